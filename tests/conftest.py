@@ -18,6 +18,7 @@ from stoker.export import export_model
 from stoker.models.cache import cache_dir
 from stoker.models.store import resolve
 from tests.bert_models import Bert, download_minilm, read_minilm, write_bert
+from tests.waiting import BOUND_S
 
 
 def pytest_configure() -> None:
@@ -47,10 +48,11 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _patient_disk() -> Iterator[None]:
-    """A machine that is busy with something else may take longer than the usual two seconds to write a few blocks."""
+def _patient() -> Iterator[None]:
+    """A thread that reads and writes blocks of KV has as long as it takes: on a busy machine it comes last."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stoker.cache.store._CLOSE_S", 60.0)
+        for name in ("disk.WAIT_S", "disk._END_S", "store._CLOSE_S"):
+            patch.setattr(f"stoker.cache.{name}", BOUND_S)
         yield
 
 

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import random
 import socket
+import tempfile
+from pathlib import Path
+from typing import IO
+
+_PORTS = range(20_000, 32_000)
+"""Below those that Linux gives to connections, and to servers that take any port."""
+_locked: list[IO[bytes]] = []
+"""Files named after ports: no other process that runs tests is given one of these."""
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """A port of 127.0.0.1 that nobody listens on now, and that no test is given again while this process runs."""
+    folder = Path(tempfile.gettempdir()) / f"ports-of-tests-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    for port in random.sample(_PORTS, len(_PORTS)):
+        lock = (folder / str(port)).open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            lock.close()
+        else:
+            _locked.append(lock)
+            return port
+    raise AssertionError("no port is free")

@@ -17,13 +17,13 @@ from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "stoker"
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 450
 MAX_FUNCTION_MEDIAN = 8
 MAX_FUNCTION_P95 = 25
 MAX_FUNCTION_LINES = 60
 MAX_ROOM_LINES = {
-    "core": 5_860,
-    "engine": 7_950,
+    "core": 5_880,
+    "engine": 8_070,
     "grammars": 3_850,
     "text/chat_formats": 2_325,
     "chat": 1_150,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from stoker.engine import spare
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.supervisor import same_sizes
-from stoker.errors import ConfigError, InvalidInput
+from stoker.errors import ConfigError
 from stoker.lazy import lazy_module
 from stoker.loading.encoders import create_encoder
 from stoker.loading.locating import (
@@ -41,9 +40,10 @@ from stoker.runtime.config import ModelConfig
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.keep_alive import parse_keep_alive
 from stoker.runtime.local_fleet import LocalFleet
+from stoker.runtime.named_settings import NamedSettings, without_shared_names
 from stoker.runtime.registry import ModelSpec, Registry
 from stoker.runtime.replicas import ReplicatedRuntime
-from stoker.runtime.served import names_of_source, served_names, short_name
+from stoker.runtime.served import names_of_source, served_names
 from stoker.runtime.shares import share_of, within_kv_share
 from stoker.text.volatile import VolatileHeaders
 
@@ -81,32 +81,6 @@ _MAX_RAM_MIB = 8192
 _MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class _Life:
-    """What the settings say about models by name: `--alias`, `--pin`, `--keep-alive`."""
-
-    aliases: Mapping[str, str]
-    """Alias -> model."""
-    pinned: frozenset[str]
-    keep_alive_s: Mapping[str, float]
-    """Keep-alive by model; the empty name is for all others."""
-
-    @property
-    def names(self) -> set[str]:
-        """All models that these settings mention."""
-        return {*self.aliases.values(), *self.pinned, *self.keep_alive_s} - {""}
-
-    def applied(self, spec: ModelSpec) -> ModelSpec:
-        further = (alias for alias, model in self.aliases.items() if model in spec.names)
-        said = [self.keep_alive_s[name] for name in (*spec.names, "") if name in self.keep_alive_s]
-        return replace(
-            spec,
-            names=tuple(dict.fromkeys((*spec.names, *further))),
-            is_pinned=spec.is_pinned or not self.pinned.isdisjoint(spec.names),
-            keep_alive_s=said[0] if said else spec.keep_alive_s,
-        )
-
-
 def create_registry(config: Config, models: Sequence[str], *, progress: Progress | None = None) -> Registry:
     """The models of the command line and of the configuration file, and where more are to be found.
 
@@ -123,13 +97,13 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
         ModelError: there is no such model, or no way to get it.
     """
     named = named_models(config, models)
-    specs, life, makers = _specs(config, named, progress, repeats=True)
+    specs, named_settings, makers = _specs(config, named, progress, repeats=True)
     folder, is_open = config.registry.models_dir, _is_open(config, len(named))
     return Registry(
         specs,
         config.registry,
         strict=config.server.strict_models,
-        discover=(lambda: [life.applied(spec) for spec in makers.found(folder)]) if is_open else None,
+        discover=(lambda: [named_settings.applied(spec) for spec in makers.found(folder)]) if is_open else None,
     )
 
 
@@ -146,7 +120,7 @@ def named_models(config: Config, models: Sequence[str]) -> list[tuple[str, Model
 def names_of(config: Config, name: str, model: ModelConfig) -> tuple[str, ...]:
     """Under which names a model is served, aliases of the settings included. It looks for nothing on this disk."""
     never = ModelSpec(names=_own_names(config, name, model), make=_never)
-    return _life(config).applied(never).names
+    return NamedSettings.of(config.registry).applied(never).names
 
 
 def create_replica(config: Config, models: Sequence[str]) -> ModelSpec:
@@ -167,7 +141,7 @@ def create_replica(config: Config, models: Sequence[str]) -> ModelSpec:
 
 def _specs(
     config: Config, named: Sequence[tuple[str, ModelConfig]], progress: Progress | None, *, repeats: bool
-) -> tuple[list[ModelSpec], _Life, _Makers]:
+) -> tuple[list[ModelSpec], NamedSettings, _Makers]:
     """The specs of the named models, what the settings say about models, and what makes further specs."""
     is_open = _is_open(config, len(named))
     if config.engine.name and len(named) != 1:
@@ -178,11 +152,13 @@ def _specs(
         raise ConfigError(message, key=option[2:].replace("-", "_"))
     if config.registry.models_dir:
         _check_folder(Path(config.registry.models_dir).expanduser())
-    life = _life(config)
+    named_settings = NamedSettings.of(config.registry)
     makers = _Makers(config, _usual_cache_mib(config, len(named)), _kv_share_mib(config, len(named)), repeats=repeats)
-    specs = list(_without_shared([life.applied(makers.named(name, model, progress)) for name, model in named]))
-    _check_names(specs, life, is_open=is_open)
-    return specs, life, makers
+    specs = list(
+        without_shared_names([named_settings.applied(makers.named(name, model, progress)) for name, model in named])
+    )
+    named_settings.check(specs, is_open=is_open)
+    return specs, named_settings, makers
 
 
 def _never(_plan: MemoryPlan | None) -> Runtime:
@@ -432,51 +408,3 @@ def _num_loaded(config: Config, num_named: int) -> int:
 def _is_open(config: Config, num_named: int) -> bool:
     """Whether models are served that the settings do not name."""
     return bool(config.registry.models_dir) or num_named == 0
-
-
-def _life(config: Config) -> _Life:
-    registry = config.registry
-    keep_alive = {name: _keep_alive(text) for name, text in (_pair(item) for item in registry.keep_alive)}
-    aliases = {alias: model for alias, model in (_pair(item) for item in registry.alias) if alias}
-    if len(aliases) < len(registry.alias):
-        raise ConfigError("--alias takes NAME=MODEL, each name once", key="alias")
-    return _Life(aliases, frozenset(registry.pin), keep_alive)
-
-
-def _pair(item: str) -> tuple[str, str]:
-    """The parts around the first `=`; the first one is empty if there is none."""
-    name, is_there, value = item.partition("=")
-    return (name, value) if is_there else ("", name)
-
-
-def _keep_alive(text: str) -> float:
-    try:
-        return parse_keep_alive(text)
-    except InvalidInput as error:
-        raise ConfigError(f"--keep-alive: {error.message}", key="keep_alive") from error
-
-
-def _without_shared(specs: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
-    """Files of one name in different folders are called by their paths, because their short name is ambiguous."""
-    owners = Counter(name for spec in specs for name in spec.names)
-    for spec in specs:
-        short = {short_name(name) for name in spec.names if short_name(name) != name}
-        yield replace(spec, names=tuple(name for name in spec.names if owners[name] == 1 or name not in short))
-
-
-def _check_names(specs: Sequence[ModelSpec], life: _Life, *, is_open: bool) -> None:
-    """Checks that every name means one model, and that settings mention only models that exist."""
-    twice = [model for model, count in Counter(spec.model_id for spec in specs).items() if count > 1]
-    if twice:
-        raise ConfigError(f"{twice[0]!r} is named twice; --replicas 2 starts two engines for one model", key="model")
-    owners: dict[str, str] = {}
-    for name, owner in _names(specs):
-        if owners.setdefault(name, owner) != owner:
-            raise ConfigError(f"{name!r} would be both {owners[name]} and {owner}: every name is for one model")
-    unknown = sorted(life.names - owners.keys())
-    if unknown and not is_open:
-        raise ConfigError(f"--alias, --pin and --keep-alive: there is no model {unknown[0]!r}", key="alias")
-
-
-def _names(specs: Sequence[ModelSpec]) -> Iterator[tuple[str, str]]:
-    return ((name, spec.model_id) for spec in specs for name in spec.names)

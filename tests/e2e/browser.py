@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -26,8 +27,8 @@ POEM = (
 )
 SCRIPT = [
     POEM,
-    {"when": "at length", "text": "word " * 6000},
-    {"when": "a while", "text": "some " * 200},
+    {"when": "at length", "text": "word " * 6000, "token_ms": 10},
+    {"when": "a while", "text": "some " * 100},
     {"when": "in Arabic", "text": "مرحبا بالعالم"},
 ]
 AXE, AXE_SHA256 = "axe-core@4.14.1", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
@@ -45,7 +46,10 @@ def serving(folder: Path, *options: str, port: int = 0, is_killed: bool = False)
     script = folder / "script.json"
     script.write_text(json.dumps(SCRIPT))
     command = [sys.executable, "-m", "stoker", "serve", "scripted", "--script", str(script), "--port", str(port)]
-    with subprocess.Popen([*command, "--ctx-size", "65536", *options], stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9"}  # no model is downloaded from anywhere
+    with subprocess.Popen(
+        [*command, "--ctx-size", "65536", *options], stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             assert process.stderr is not None
             yield process.stderr.readline().split()[-1]

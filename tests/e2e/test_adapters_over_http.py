@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +14,8 @@ from psutil import Process
 
 from tests.adapter_files import random_pairs, write_adapter
 from tests.e2e.conftest import Server, serving
+from tests.waiting import BOUND_S, wait_for, wait_until
 
-WAIT_S = 120
 NAMES = ("poet", "clerk")
 PROMPT = "The old lighthouse keeper climbed the spiral stairs every evening, carrying a lamp and a book"
 
@@ -40,7 +39,7 @@ def server(adapters: dict[str, Path], smollm2_path: Path, tmp_path_factory: pyte
 
 
 def ask(server: Server, method: str, where: str, /, **body: Any) -> httpx.Response:
-    return httpx.request(method, f"{server.url}{where}", json=body or None, trust_env=False, timeout=WAIT_S)
+    return httpx.request(method, f"{server.url}{where}", json=body or None, trust_env=False, timeout=BOUND_S)
 
 
 Said = dict[str, float]
@@ -125,7 +124,7 @@ def test_adapters_come_and_go_and_survive_a_crash(
     assert all(late != other for other in alone.values())
     assert ask(server, "POST", "/lora-adapters", name="late", path=str(adapters["late"])).status_code == 400
     assert ask(server, "POST", "/lora-adapters", name="x", path="/nowhere.gguf").status_code == 400
-    scales = httpx.post(f"{server.url}/lora-adapters", json=[{"id": 0, "scale": 1.0}], trust_env=False, timeout=WAIT_S)
+    scales = httpx.post(f"{server.url}/lora-adapters", json=[{"id": 0, "scale": 1.0}], trust_env=False, timeout=BOUND_S)
     assert [entry["scale"] for entry in scales.json()["adapters"]] == [1.0, 0.0, 0.0]
     assert complete(server) == alone["poet"]
     before = ask(server, "GET", "/lora-adapters").json()
@@ -139,26 +138,23 @@ def test_adapters_come_and_go_and_survive_a_crash(
     assert complete(server, model="smollm2:late") == late
     listed = ask(server, "GET", "/v1/models").json()["data"]
     assert {"smollm2:poet", "smollm2:late"} < {entry["id"] for entry in listed}
-    httpx.post(f"{server.url}/lora-adapters", json=[], trust_env=False, timeout=WAIT_S)
+    httpx.post(f"{server.url}/lora-adapters", json=[], trust_env=False, timeout=BOUND_S)
     assert ask(server, "DELETE", "/lora-adapters/late").json()["success"]
     assert ask(server, "DELETE", "/lora-adapters/late").status_code == 404
     assert complete(server) == alone[""]
 
 
 def test_adapters_are_measured(server: Server) -> None:
-    deadline = time.monotonic() + WAIT_S
+    def metrics() -> str:
+        return ask(server, "GET", "/metrics").text
+
     wanted = 'stoker_adapter_completion_tokens_total{adapter="poet",model="smollm2"}'
-    while wanted not in (text := ask(server, "GET", "/metrics").text):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.05)
+    text = wait_for(metrics, lambda text: wanted in text)
     assert 'stoker_adapter_requests_running{adapter="clerk",model="smollm2"} 0.0' in text
 
 
 def kill_engine(server: Server) -> None:
     (engine,) = [child for child in Process(server.pid).children() if "stoker.assembly" in child.cmdline()]
     engine.kill()
-    engine.wait(WAIT_S)
-    deadline = time.monotonic() + WAIT_S
-    while ask(server, "GET", "/health").status_code != 200 or ask(server, "GET", "/lora-adapters").status_code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    engine.wait(BOUND_S)
+    wait_until(lambda: all(ask(server, "GET", path).status_code == 200 for path in ("/health", "/lora-adapters")))

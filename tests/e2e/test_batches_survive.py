@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import openai
 import pytest
 
 from tests.e2e.conftest import serving
+from tests.waiting import wait_for
 
-WAIT_S = 120
 NUM_LINES = 60
 
 
@@ -25,11 +24,7 @@ def client_of(url: str) -> openai.OpenAI:
 
 
 def until(client: openai.OpenAI, batch_id: str, is_true: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not is_true(batch := client.batches.retrieve(batch_id)):
-        assert time.monotonic() < deadline, batch
-        time.sleep(0.01)
-    return batch
+    return wait_for(lambda: client.batches.retrieve(batch_id), is_true)
 
 
 @pytest.mark.slow

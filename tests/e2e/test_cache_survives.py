@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import Server, serving
+from tests.waiting import BOUND_S, wait_until
 
-WAIT_S = 60.0
 PROMPT = "The same long question about the same long text. " * 20
+NUM_BLOCKS = len(PROMPT) // 32
 
 
 @pytest.fixture(autouse=True)
@@ -24,15 +25,24 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 def ask(server: Server, prompt: str = PROMPT) -> tuple[str, int]:
     """The answer, and how many tokens of the prompt came from the cache."""
     request: dict[str, Any] = {"prompt": prompt, "max_tokens": 8, "temperature": 0}
-    reply = httpx.post(f"{server.url}/v1/completions", json=request, trust_env=False, timeout=WAIT_S).json()
+    reply = httpx.post(f"{server.url}/v1/completions", json=request, trust_env=False, timeout=BOUND_S).json()
     return reply["choices"][0]["text"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def wait_until_kept(folder: Path, num_blocks: int) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while len(list(folder.glob("kv/*/*.kv"))) < num_blocks:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_until_kept(folder: Path) -> None:
+    wait_until(lambda: len(list(folder.glob("kv/*/*.kv"))) >= NUM_BLOCKS)
+
+
+def wait_until_read(server: Server) -> None:
+    """Until what lies in the folder is in memory: a request waits only so long for the disk, and then computes."""
+    wait_until(lambda: read_ahead(server) >= NUM_BLOCKS)
+
+
+def read_ahead(server: Server) -> float:
+    ask(server, "?")  # an idle engine tells nothing new
+    text = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=BOUND_S).text
+    found = re.findall(r"^stoker_kv_read_ahead_blocks_total{.*} (.*)$", text, re.MULTILINE)
+    return sum(map(float, found))
 
 
 def kill(server: Server) -> None:
@@ -40,7 +50,7 @@ def kill(server: Server) -> None:
     process = psutil.Process(server.pid)
     for victim in [*process.children(recursive=True), process]:
         victim.kill()
-    psutil.wait_procs([process], timeout=WAIT_S)
+    psutil.wait_procs([process], timeout=BOUND_S)
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
@@ -49,10 +59,11 @@ def test_a_conversation_outlives_its_server(tmp_path: Path, is_killed: bool) -> 
     with serving(*arguments, log=tmp_path / "first") as server:
         first, num_cached = ask(server)
         assert num_cached == 0
-        wait_until_kept(tmp_path / "kept", len(PROMPT) // 32)
+        wait_until_kept(tmp_path / "kept")
         if is_killed:
             kill(server)
     with serving(*arguments, log=tmp_path / "second") as server:
+        wait_until_read(server)
         again, num_cached = ask(server)
         assert again == first
         assert num_cached >= len(PROMPT) - 32
@@ -62,8 +73,9 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
     arguments = ("hello", "--ctx-size", "2048", "--cache-dir", str(tmp_path / "kept"))
     with serving(*arguments, log=tmp_path / "first") as one:
         ask(one)
-        wait_until_kept(tmp_path / "kept", len(PROMPT) // 32)
+        wait_until_kept(tmp_path / "kept")
         with serving(*arguments, log=tmp_path / "second") as other:
+            wait_until_read(other)
             assert ask(other)[1] >= len(PROMPT) - 32
             ask(other, PROMPT[::-1])
         assert ask(one)[1] >= len(PROMPT) - 32

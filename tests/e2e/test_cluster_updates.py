@@ -162,11 +162,11 @@ def num_ready(url: str) -> int:
 
 
 def test_update_loses_no_request_and_a_long_answer_survives(head: Head, script: Path) -> None:
-    head.deploy(script, "--replicas", "2", "--fronts", "2", "--alias", "before")
+    head.deploy(script, "--replicas", "2", "--fronts", "2", "--alias", "before=scripted")
     until(lambda: num_ready(head.url) == 2)
     with asked_all_the_time(head.url):
         answer = LongAnswer(head.url)
-        head.deploy(script, "--replicas", "2", "--fronts", "2", "--alias", "after", "--parallel", "3")
+        head.deploy(script, "--replicas", "2", "--fronts", "2", "--alias", "after=scripted", "--parallel", "3")
         until(lambda: "after" in str(get(f"{head.url}/v1/models")))
         assert answer.end() == "data: [DONE]"
         until(lambda: head.is_settled)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from stoker.runtime.llama_server.binary import find_binary
 from stoker.runtime.llama_server.served import llama_server_runtime
 from tests.bert_models import Bert, normalised
 from tests.e2e.conftest import Server, serving
+from tests.unit.runtime.llama_server.fake import answer, ask
+from tests.waiting import BOUND_S, wait_until
 
-WAIT_S = 120
 MESSAGES: Any = [{"role": "user", "content": "Count from one to ten in words."}]
 
 
@@ -66,16 +66,9 @@ def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def post(url: str, path: str, body: object) -> Any:
-    reply = httpx.post(url + path, json=body, trust_env=False, timeout=WAIT_S)
+    reply = httpx.post(url + path, json=body, trust_env=False, timeout=BOUND_S)
     assert reply.status_code == 200, reply.text
     return reply.json()
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def llama_server_of(pid: int) -> Process:
@@ -141,7 +134,7 @@ def test_more_requests_than_slots(server: Server):
 
 def test_a_killed_llama_server_is_replaced(server: Server):
     body = {"prompt": "Tell me a story.", "max_tokens": 400, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, trust_env=False, timeout=WAIT_S) as response:
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, trust_env=False, timeout=BOUND_S) as response:
         parts = response.iter_bytes()
         received = next(parts)
         llama_server_of(server.pid).kill()
@@ -168,6 +161,25 @@ def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):
             assert float(np.dot(row, reference)) > 0.999
         finally:
             await runtime.close()
+
+    asyncio.run(test())
+
+
+def test_a_model_drafts_for_another(smollm2_path: Path):
+    """The model drafts for itself, so nearly everything comes out; rounding may differ between lengths of batches."""
+
+    async def test() -> None:
+        settings: Any = {"model_path": str(smollm2_path), "draft_model": str(smollm2_path), "ctx_size": 256}
+        runtime = llama_server_runtime(EngineConfig(model="m", parallel=1, **settings), RuntimeConfig())
+        try:
+            await runtime.start()
+            last = (await answer(runtime, ask("1, 2, 3, 4, 5, 6,", temperature=0, max_tokens=32, ignore_eos=True)))[-1]
+        finally:
+            await runtime.close()
+        assert last.usage.completion_tokens == 32
+        assert last.timing is not None
+        assert 8 < last.timing.num_accepted <= last.timing.num_drafted
+        assert last.timing.num_accepted > last.timing.num_drafted / 2
 
     asyncio.run(test())
 

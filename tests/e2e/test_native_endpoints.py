@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.waiting import wait_for
 
 QUESTION = [{"role": "user", "content": "What is gravity?"}]
 GREEDY: dict[str, Any] = {"temperature": 0, "n_predict": 8}
@@ -100,11 +101,7 @@ def scrape(http: httpx.Client) -> dict[str, float]:
 
 
 def scrape_when(http: httpx.Client, is_there: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-    deadline = time.monotonic() + 120
-    while not is_there(found := scrape(http)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+    return wait_for(lambda: scrape(http), is_there)
 
 
 def test_dashboards_of_other_servers_find_all_that_they_ask_for(http: httpx.Client):

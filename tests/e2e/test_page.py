@@ -66,35 +66,6 @@ def test_models_are_loaded_and_unloaded_from_the_page(page: Any, tmp_path: Path)
         answered(page)
 
 
-def test_a_late_reply_does_not_show_a_model_as_it_was_before(page: Any, tmp_path: Path):
-    late: list[Any] = []
-
-    def keep_one(route: Any) -> None:
-        if late:
-            route.continue_()
-        else:
-            late.append((route, route.fetch()))
-
-    with serving(tmp_path) as address:
-        page.goto(address)
-        page.get_by_role("button", name="Models").click()
-        page.get_by_role("button", name="Unload scripted").wait_for()
-        page.route("**/v1/models", keep_one)
-        with page.expect_response("**/v1/models"):
-            pass  # the second one, when the first has been kept
-        page.get_by_role("button", name="Unload scripted").click()
-        page.get_by_role("button", name="Load scripted").wait_for()
-        [(route, reply)] = late
-        page.evaluate("window.states = []; window.list = document.querySelector('.models')")
-        watch = "new MutationObserver(() => states.push(list.innerText))"
-        page.evaluate(f"{watch}.observe(list, {{subtree: true, childList: true}})")
-        with page.expect_response("**/v1/models"):
-            route.fulfill(response=reply)
-        with page.expect_response("**/v1/models"):
-            pass  # the page has dealt with the late one
-        assert page.evaluate("states") == []
-
-
 def test_stop_ends_an_answer_and_keeps_its_text(page: Any, address: str):
     page.goto(address)
     say(page, "Write at length.")

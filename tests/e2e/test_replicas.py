@@ -15,7 +15,8 @@ import pytest
 from psutil import Process
 
 from tests.e2e.conftest import Server, serving
-from tests.e2e.test_server_survives import WAIT_S, health, wait_until
+from tests.e2e.test_server_survives import health
+from tests.waiting import BOUND_S, wait_until
 
 MAX_SECOND_COPY = 0.05
 """Of the weights' memory: what a second engine may add to it."""
@@ -43,14 +44,14 @@ def engines(server: Server) -> list[Process]:
 
 def ask(url: str, prompt: str, max_tokens: int = 8) -> dict[str, Any]:
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-    reply = httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=WAIT_S)
+    reply = httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=BOUND_S)
     assert reply.status_code == 200, reply.text
     return reply.json()
 
 
 def stream(url: str, prompt: str) -> AbstractContextManager[httpx.Response]:
     body = {"prompt": prompt, "max_tokens": 200, "ignore_eos": True, "stream": True, "temperature": 0}
-    return httpx.stream("POST", f"{url}/v1/completions", json=body, trust_env=False, timeout=WAIT_S)
+    return httpx.stream("POST", f"{url}/v1/completions", json=body, trust_env=False, timeout=BOUND_S)
 
 
 def test_conversations_find_their_prefix_again(server: Server):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
 from tests.e2e.conftest import serving
+from tests.waiting import wait_for
 
 TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
 PATCH = '*** Begin Patch\n*** Add File: a.py\n+x = "é"\n*** End Patch'
@@ -147,6 +147,24 @@ def test_thoughts_that_an_anthropic_client_hides_are_not_computed_again(url: str
     assert (second.usage.cache_read_input_tokens or 0) >= computed - 8
 
 
+def test_anthropic_s_tool_runner_goes_on_without_a_stored_thread(url: str):
+    asked: list[tuple[str, list[int]]] = []
+
+    @beta_tool
+    def weather(city: str, days: list[int]) -> str:
+        """Weather of a city."""
+        asked.append((city, days))
+        return "21 degrees"
+
+    question: Any = {"role": "user", "content": "How is the weather tomorrow?"}
+    with Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        runner = client.beta.messages.tool_runner(model="", max_tokens=900, messages=[question], tools=[weather])
+        replies = [[block.type for block in reply.content] for reply in runner]
+    assert asked == [("Zürich", [1, 2])]
+    assert replies[0][-1] == "tool_use"
+    assert replies[-1] == ["text"]
+
+
 def post(url: str, path: str, body: dict[str, Any]) -> Any:
     reply = httpx.post(url + path, json=body, trust_env=False, timeout=120)
     assert reply.status_code == 200, reply.text
@@ -248,12 +266,3 @@ def metrics_of(url: str) -> dict[str, float]:
         line.partition("{")[0].removeprefix("stoker_"): float(line.split()[-1]) for line in lines if line[:1] != "#"
     }
     return {name: values[name] for name in GRAMMAR_METRICS}
-
-
-def wait_for(look: Any, is_there: Any) -> Any:
-    """The engine reports about once a second."""
-    end_s = time.monotonic() + 30
-    while not is_there(found := look()):
-        assert time.monotonic() < end_s, found
-        time.sleep(0.1)
-    return found

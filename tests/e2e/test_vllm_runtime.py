@@ -20,7 +20,8 @@ from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.vllm.served import vllm_runtime
 from tests.safetensors_models import write_safetensors_folder
-from tests.unit.runtime.vllm.fake import answer, ask, until
+from tests.unit.runtime.vllm.fake import answer, ask
+from tests.waiting import until
 
 PROGRAM = os.environ.get("VLLM") or shutil.which("vllm")
 BOUND_S = 900.0

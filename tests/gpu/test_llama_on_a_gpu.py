@@ -100,8 +100,10 @@ def test_what_is_on_the_device_is_not_counted_against_memory(model: Path, device
     assert on_gpu is not None
     assert on_cpu is not None
     if not device.shares_ram:
-        assert on_gpu.weights_bytes < on_cpu.weights_bytes
-        assert on_gpu.kv_bytes_per_token == 0 < on_cpu.kv_bytes_per_token
+        placed = on_gpu.placed()
+        assert placed.weights_bytes < on_cpu.weights_bytes
+        assert placed.kv_bytes_per_token == 0 < on_cpu.kv_bytes_per_token
+        assert placed.device_bytes > 0 == on_cpu.placed().device_bytes
 
 
 def test_a_model_that_the_device_refuses_is_computed_by_the_cpu(

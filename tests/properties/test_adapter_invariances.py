@@ -23,6 +23,7 @@ from stoker.core.sequence import FinishReason, Sequence
 from tests import harness
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request, random_requests
 from tests.unit.engine.writing_child import Folder
+from tests.waiting import BOUND_S
 
 CONTEXT = 120
 SETS: list[AdapterSet] = [(), (("poet", 1.0),), (("poet", 0.5),), (("clerk", 1.0), ("poet", 1.0))]
@@ -98,7 +99,7 @@ def live(root: Path, sets: list[AdapterSet], question: int) -> int:
     """One process: asks under each set, keeps what was computed, and says how many tokens it restored."""
     store, folder = KVStore(10**6), Folder(root)
     store.open_disk(folder, identify=lambda: b"w" * 32, model=KeptModel("m", "f"), limit_bytes=10**7)
-    assert folder.is_open.wait(20)
+    assert folder.is_open.wait(BOUND_S)
     loop = Loop(scripted_info(context_size=CONTEXT, kv_tokens=CONTEXT), store=store)
     assert loop.transfers is not None
     for index, adapters in enumerate(sets):

@@ -29,6 +29,7 @@ from stoker.engine.transfers import Transfers
 from stoker.errors import BackendError
 from tests import harness
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request
+from tests.waiting import BOUND_S
 
 CONTEXT = 400
 
@@ -198,7 +199,7 @@ class Clock:
 
     def __call__(self) -> float:
         if self._rng.random() < 0.01:
-            self._ahead_s += self._rng.choice([0.5, 4.0, 40.0])
+            self._ahead_s += self._rng.choice([0.5, 4.0, 400.0])
         return time.monotonic() + self._ahead_s
 
 
@@ -246,7 +247,7 @@ def _check_lives(rng: random.Random, root: Path) -> list[TierCounters]:
         store.open_disk(disk, identify=lambda: b"1" * 32, model=KeptModel("m", "f"), limit_bytes=limit_bytes)
         with ExitStack() as on_failure:
             on_failure.callback(store.close)  # a thread that was left would be seen by the tests after this one
-            assert disk.is_open.wait(20)
+            assert disk.is_open.wait(BOUND_S)
             loop = make_loop(random.Random(shape), store)
             loop.transfers = Transfers(FaultyPort(loop.backend, random.Random(rng.random())), store, loop.scheduler)
             fails = random.Random(rng.random())

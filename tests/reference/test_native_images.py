@@ -220,3 +220,15 @@ def libllama_deep_rows(path: Path, rows: NDArray[np.float32], grid: tuple[int, i
             found.append(np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (size,)).copy())
         lib.llama_free(context)
     return np.stack(found)
+
+
+def test_the_tokens_of_an_image_are_limited_where_its_size_decides(tmp_path: Path):
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS["qwen2vl_merger"])
+    projector = write_projector(tmp_path / "mm.gguf", 64, kind="qwen2vl_merger")
+    lengths: list[int] = []
+    for limits in ((0, 0), (0, 8), (50, 200)):
+        opened = MtmdProjector(path, projector, threads=1, token_limits=limits)
+        lengths += [part.length for part in opened.layout(Pixels("image", 168, 112)) if isinstance(part, Rows)]
+        opened.close()
+    usual, few, many = lengths
+    assert few <= 8 < usual < 50 <= many <= 200

@@ -470,7 +470,7 @@ def test_who_is_interrupted_in_the_queue_gives_no_place_back(gate: Gate, monkeyp
     with LLM(config) as llm:
         stream = llm.stream("x", ENDLESS)
         with monkeypatch.context() as patch:
-            patch.setattr("stoker.llm.sync._POLL_S", 0.001)
+            patch.setattr("stoker.llm.batch_run.POLL_S", 0.001)
             patch.setattr(Session, "check_alive", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 llm.stream("y", ENDLESS)

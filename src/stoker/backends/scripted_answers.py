@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -22,6 +24,8 @@ class PlayedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Special tokens by their spelling."""
     when: str = ""
     """Only for prompts with this text in them; empty = for any prompt, each in its turn."""
+    token_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
+    """Time that each of its tokens takes, as with a slow model."""
 
 
 class ScriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +71,7 @@ class PlayedScript:
         given = [answer if isinstance(answer, PlayedAnswer) else PlayedAnswer(answer) for answer in answers]
         self._tokenizer = tokenizer
         self._answers = [[*tokenizer.encode(answer.text), EOS] for answer in given]
+        self._token_s = [answer.token_ms / 1000 for answer in given]
         self._conditions = [(answer.when, index) for index, answer in enumerate(given) if answer.when]
         self._in_turn = [index for index, answer in enumerate(given) if not answer.when] or [len(given) - 1]
         self._num_new = 0
@@ -81,6 +86,8 @@ class PlayedScript:
         index, at = self._begin(entries) if place is None else place
         self._places[slot] = (index, at + 1)
         answer = self._answers[index]
+        if self._token_s[index]:
+            time.sleep(self._token_s[index])
         return answer[min(at, len(answer) - 1)]
 
     def forget(self, slot: int) -> None:

@@ -54,6 +54,8 @@ _QUIET_S = 0.05
 """Seconds without a step after which the engine counts as idle: requests come one after the other."""
 _STEP_S = 1.0
 """Age after which a step counts as ended, whatever was reported of it."""
+_END_S = 1.0
+"""Time that the thread has besides, once it is to end, for the block that it reads or writes."""
 _SLACK = 16
 """The folder is shrunk by this part of its limit at a time: looking at every file is too slow for each write."""
 _NICE = 10
@@ -208,7 +210,7 @@ class DiskTier:
             self._closes_at = self._clock() + timeout_s
             self._to_read.clear()
             self._changed.notify_all()
-        self._thread.join(timeout_s + 1.0)
+        self._thread.join(timeout_s + _END_S)
         if self._thread.is_alive() and not self._fingerprint:
             logger.warning("the model was closed before its weights were identified: its KV is not kept on disk")
             return True

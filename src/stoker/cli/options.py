@@ -119,6 +119,8 @@ _GPU_AND_ONNX = _panel(
 )
 _ADVANCED = _panel(
     "Advanced",
+    image_min_tokens=int,
+    image_max_tokens=int,
     max_draft=int,
     draft_model=_Opt(str, metavar="MODEL"),
     pooling=PoolingName,

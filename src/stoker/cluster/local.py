@@ -161,7 +161,7 @@ class LocalCluster:
             # A handle that is new knows no front yet, and a broadcast to none has no results.
             while not fronts.broadcast("drain").results(timeout_s=_CALL_S) and time.monotonic() < ends:
                 time.sleep(_POLL_S)
-        except (RuntimeError, TimeoutError) as error:  # of Ray: there is no front
+        except (RuntimeError, TimeoutError, KeyError) as error:  # of Ray: there is no front
             logger.info("no front can be told to drain: %s", error)
 
     @cached_property

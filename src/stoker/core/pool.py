@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stoker.core.batch import Entry
 from stoker.core.kv_cache import KVCache
 from stoker.core.prefix_tree import Node
 from stoker.core.sequence import Sequence
@@ -92,6 +93,19 @@ def pool_view(kv: KVCache) -> PoolView:
         nodes=nodes,
         leaving=list(kv.retained)[:MAX_NODES],
     )
+
+
+def prefix_of(kv: KVCache, number: int) -> tuple[int, list[Entry]] | None:
+    """The entries of the node with this number in a view, after how many others of its prefix they begin; None = no
+    sequence holds it any more.
+    """
+    if not kv.ledger.shares_cells:
+        slot = number - 1
+        return (0, kv.tree.entries(slot)) if slot in kv.tree.slots else None
+    node = next((node for node in kv.tree.nodes() if node.number == number), None)
+    if node is None:
+        return None
+    return sum(len(above.entries) for above in node.path()) - len(node.entries), node.entries
 
 
 def sequence_state(sequence: Sequence, *, is_paused: bool = False) -> SequenceState:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from stoker.core.batch import Entry
+from stoker.core.pool import prefix_of
 from stoker.core.scheduler import Scheduler
 from stoker.engine.adapters import Adapters
 from stoker.engine.block_ledger import BlockLedger
@@ -26,7 +28,9 @@ from stoker.engine.question_messages import (
     ListSlots,
     Look,
     LookAtBlocks,
+    PrefixText,
     QuickQuestion,
+    ReadPrefix,
     ReasoningEnded,
     RestoreSlot,
     SaveSlot,
@@ -42,6 +46,8 @@ from stoker.engine.transfers import NoTransfers, Transfers
 from stoker.engine.view import EngineView
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.tokenizer import Tokenizer, encode_prompt
+
+NO_TOKEN = "\ufffc".encode()
 
 
 class Answers:
@@ -97,6 +103,8 @@ class Answers:
                 return AdapterList(question.question_id, self._adapters.cards())
             case Look():
                 return Glimpse(question.question_id, [self._look(question.since.get(0, 0))])
+            case ReadPrefix():
+                return self._read_prefix(question)
             case LookAtBlocks():
                 return self._look_at_blocks(question)
             case ListSessions(owner=owner):
@@ -107,6 +115,14 @@ class Answers:
                 return ReasoningEnded(question.question_id, self._end_reasoning(reply_id))
             case SaveSlot() | RestoreSlot():
                 raise UnsupportedParameter("slots are saved and restored by an engine's process only")
+
+    def _read_prefix(self, question: ReadPrefix) -> PrefixText:
+        found = prefix_of(self._scheduler.kv, question.node)
+        if found is None:
+            raise InvalidInput(f"the KV pool has no node {question.node}, or not any more", parameter="node")
+        begin, entries = found
+        read = entries[: question.max_tokens]
+        return PrefixText(question.question_id, begin, len(entries), len(read), _text_of(self._tokenizer, read))
 
     def _look_at_blocks(self, question: LookAtBlocks) -> BlocksHeld:
         if not self._scheduler.kv.can_truncate:
@@ -121,6 +137,13 @@ class Answers:
         self._transfers.clear()
         idle = [state.slot for state in self._scheduler.slots.states() if state.request_id is None]
         return sum(self._scheduler.slots.erase(slot) for slot in idle)
+
+
+def _text_of(tokenizer: Tokenizer, entries: Sequence[Entry]) -> str:
+    """As `PrefixText.text`."""
+    size = tokenizer.vocab_size
+    pieces = (tokenizer.token_bytes(e, render_special=True) if 0 <= e < size else NO_TOKEN for e in entries)
+    return b"".join(pieces).decode("utf-8", "replace")
 
 
 def _answer_about_text(tokenizer: Tokenizer, question: Tokenize | CountTokens | Detokenize) -> AnswerEvent:

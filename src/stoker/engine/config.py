@@ -97,6 +97,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     mmproj: str = "auto"
     """Multimodal projector (GGUF) for images and audio: a file, auto (a file with mmproj in its name beside the model),
     or off. For the native backend and --runtime llama-server."""
+    image_min_tokens: int | None = None
+    """Minimum number of tokens of an image, for projectors that give larger images more of them (Qwen VL, Gemma 4,
+    Pixtral): small images are enlarged. 1 to 16384. Default: the projector's own."""
+    image_max_tokens: int | None = None
+    """Maximum number of tokens of an image, for the same projectors: large images are reduced, which takes less time.
+    1 to 16384. Default: the projector's own."""
     threads: int | None = None
     """Number of CPU threads, 1 to 512. Default: one per physical core that this process may use."""
     kv_type: KVType | None = None
@@ -198,6 +204,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(message, parameter="tensor_split")
         adapter_specs(self)
         _check_range("threads", self.threads, 1, 512)
+        for name in ("image_min_tokens", "image_max_tokens"):
+            _check_range(name, getattr(self, name), 1, 16384)
+        if (self.image_min_tokens or 0) > (self.image_max_tokens or 16384):
+            message = "`image_min_tokens` is larger than `image_max_tokens`"
+            raise InvalidInput(message, parameter="image_min_tokens")
         for name in ("ctx_size", "kv_tokens"):
             _check_range(name, getattr(self, name), 1, 2**31 - 1)
         # JSON has no infinity: it would arrive as null.

@@ -97,7 +97,7 @@ class NoEmbeddings:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def check(self) -> NoReturn:
+    def admit(self, embed: Embed) -> NoReturn:
         """Refuses.
 
         Raises:
@@ -105,13 +105,9 @@ class NoEmbeddings:
         """
         raise InvalidInput(f"{self._name} cannot embed", parameter="model")
 
-    def admit(self, embed: Embed) -> NoReturn:
-        """See `check`."""
-        self.check()
-
     def add(self, job: EmbeddingJob) -> NoReturn:
-        """See `check`."""
-        self.check()
+        """No job is ever admitted."""
+        raise AssertionError(f"{self._name} cannot embed")
 
     def abort(self, request_id: str) -> None:
         """Ends nothing: no request is ever admitted."""
@@ -183,9 +179,6 @@ class EmbeddingRequests:
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-    def check(self) -> None:
-        """The model can embed."""
 
     def admit(self, embed: Embed) -> EmbeddingJob:
         """Tokenizes and checks a request; all that can be refused is refused here.

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Ordered
 from dataclasses import replace
-from math import inf
 
 from stoker.backends.base import Logits
 from stoker.cache.slot_files import SlotFiles
@@ -20,6 +19,7 @@ from stoker.engine import parts
 from stoker.engine.answers import Answers
 from stoker.engine.embeddings import EmbeddingJob
 from stoker.engine.faults import fault_of, timed_out, unsampled
+from stoker.engine.live_streams import LiveStreams
 from stoker.engine.loaded import Loaded
 from stoker.engine.metrics import LoopMetrics
 from stoker.engine.protocol import AnswerEvent, Event, Failed, Submit
@@ -35,7 +35,7 @@ from stoker.engine.verification import sample_drafted
 from stoker.engine.view import EngineView
 from stoker.errors import BackendError, StokerError
 from stoker.sampling.row_kernels import RowKernels
-from stoker.sampling.sampler import Choice, RowState
+from stoker.sampling.sampler import Choice
 
 _WARM_UP = "warm-up"
 _WARM_UP_PROMPT, _WARM_UP_ANSWER = 16, 4
@@ -103,15 +103,7 @@ class Engine:
             self._look,
             self._end_reasoning,
         )
-        self._streams: dict[str, Stream] = {}
-        self._reporting: dict[str, Stream] = {}
-        """Streams that report prompt progress and have no token yet."""
-        self._sequences: list[Sequence] = []
-        """Sequences that had rows in the last step; `_sampled` and `_rows` hold their streams and sampler states."""
-        self._sampled: list[Stream] = []
-        self._rows: list[RowState] = []
-        self._next_deadline = inf
-        """Not after the deadline of any live request. It saves a look at hundreds of requests in each step."""
+        self._streams = LiveStreams(clock)
         self._num_steps = 0
         self._metrics = LoopMetrics(clock)
 
@@ -123,7 +115,7 @@ class Engine:
     @property
     def next_deadline(self) -> float:
         """On the engine's clock: no request is late before, also if it is paused."""
-        return self._next_deadline
+        return self._streams.next_deadline
 
     def on_arrival(self, call: Callable[[], None]) -> None:
         """Has `call` called, on another thread, when a step is possible again although `is_waiting`."""
@@ -142,10 +134,7 @@ class Engine:
         self._scheduler.add(stream.request)
         stream.sequence = self._scheduler.sequence(stream.request_id)
         stream.sequence.guide = stream.row.constraint
-        self._streams[stream.request_id] = stream
-        if stream.reports_progress:
-            self._reporting[stream.request_id] = stream
-        self._next_deadline = min(self._next_deadline, stream.deadline)
+        self._streams.add(stream)
         self._metrics.added(stream.sequence)
         if stream.session is not None:
             self._sessions.use(stream.session.name, stream.session.owner, stream.session.ttl_s)
@@ -156,9 +145,9 @@ class Engine:
         Raises:
             InvalidInput: the model cannot embed; or see `EmbeddingRequests.admit`.
         """
-        self._embeddings.check()
+        job = self._embeddings.admit(embed)
         self.adapters.check_embeds(embed.adapters)
-        return self._embeddings.admit(embed)
+        return job
 
     def add_embedding(self, job: EmbeddingJob) -> None:
         """Queues what `admit_embedding` returned.
@@ -234,8 +223,8 @@ class Engine:
             self.stop_watching()
         self._num_steps += 1
         self._mark("schedule")
-        reports = self._report(began) if self._reporting else []
-        return [*reports, *self._publish(sampled)] if reports else self._publish(sampled)
+        reports = self._streams.reports(began)
+        return reports + self._publish(sampled)
 
     def _embed(self, used_s: float, *, has_events: bool) -> list[Event]:
         # The events of this step are published at its end: embeddings keep them waiting, as they do running streams.
@@ -266,7 +255,7 @@ class Engine:
 
     def _end_reasoning(self, reply_id: str) -> int:
         """How many choices of a reply were reasoning, which ends now."""
-        streams = [each for each in self._streams.values() if each.request_id.rpartition("-")[0] == reply_id]
+        streams = [each for each in self._streams if each.request_id.rpartition("-")[0] == reply_id]
         return sum(ends_reasoning(stream.row.constraint) for stream in streams)
 
     def answer(self, question: QuickQuestion) -> AnswerEvent:
@@ -321,7 +310,7 @@ class Engine:
             pool_evicted_sequences=scheduler.kv.num_evicted_slots,
             **parts.kv_counts(scheduler.kv, self._info),
             tiers=self._transfers.counters(),
-            adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams.values()),
+            adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams),
         )
 
     def check_integrity(self) -> None:
@@ -354,17 +343,9 @@ class Engine:
     def _has_late(self) -> bool:
         return self._scheduler.num_paused > 0 and self.next_deadline <= self._clock()
 
-    def _streams_of(self, sequences: list[Sequence]) -> tuple[list[Stream], list[RowState]]:
-        """Whose these sequences are, with the sampler's states. The scheduler gives the same list as long as it can."""
-        if sequences is not self._sequences:
-            self._sequences = sequences
-            self._sampled = [self._streams[s.request.request_id] for s in sequences]
-            self._rows = [stream.row for stream in self._sampled]
-        return self._sampled, self._rows
-
     def _sample(self, batch: Batch, logits: Logits) -> tuple[list[Stream], list[list[Choice]]]:
         """Who gets something of a step, and what: one token, or of a draft as many as came out, and one more."""
-        streams, rows = self._streams_of(self._scheduler.sequences(batch))
+        streams, rows = self._streams.sampled(self._scheduler.sequences(batch))
         maxima = self._maxima.maxima
         if batch.num_drafted:
             return streams, sample_drafted(batch, logits, maxima, rows, self._sampler)
@@ -374,7 +355,7 @@ class Engine:
 
     def _guess(self, logits: Logits, places: Ordered[tuple[Sequence, int]]) -> list[int]:
         """What sequences are likely to take, by the logits of what drafts; each so many tokens after its next one."""
-        rows = [self._streams[sequence.request.request_id].row for sequence, _ in places]
+        rows = [self._streams.of(sequence).row for sequence, _ in places]
         return self._sampler.guess(logits, rows, [ahead for _, ahead in places])
 
     def _update(
@@ -393,19 +374,12 @@ class Engine:
         token_ids = [c.token_id if s.is_usable else None for s, c in zip(streams, first, strict=True)]
         return list(zip(streams, first, self._scheduler.update(batch, token_ids), strict=True))
 
-    def _report(self, began: float) -> list[Event]:
-        """How far the prompts of those are that want to know it. Who has a token is not asked again."""
-        now = self._clock()
-        reports = [stream.progress(began, now) for stream in self._reporting.values() if stream.is_running]
-        self._reporting = {key: stream for key, stream in self._reporting.items() if not stream.num_completion}
-        return [report for report in reports if report is not None]
-
     def _score_prompts(self, batch: Batch, logits: Logits) -> Logits:
         """Takes the log-probabilities of prompt tokens; returns the rows that are to be sampled."""
         rows = self._scheduler.rows(batch)
         for row, (sequence, entry) in zip(logits, rows, strict=True):
             if entry is not None:
-                self._streams[sequence.request.request_id].push_prompt(row, entry, self._row_kernels)
+                self._streams.of(sequence).push_prompt(row, entry, self._row_kernels)
         return logits[[entry is None for _, entry in rows]]
 
     def _publish(self, rows: Iterable[tuple[Stream, Choice, TokenEvent]]) -> list[Event]:
@@ -442,24 +416,16 @@ class Engine:
         return published
 
     def _expire(self) -> list[Event]:
-        now = self._clock()
-        if now < self._next_deadline:
-            return []
-        late = [stream for stream in self._streams.values() if stream.deadline <= now]
+        late = self._streams.late()
         for stream in late:
             self._scheduler.abort(stream.request_id)
-        events = [self._end_failed(stream.request_id, timed_out(stream)) for stream in late]
-        self._next_deadline = min((stream.deadline for stream in self._streams.values()), default=inf)
-        return events
+        return [self._end_failed(stream.request_id, timed_out(stream)) for stream in late]
 
     def _fail(self, batch: Batch, error: BackendError) -> list[Event]:
         return [self._end_failed(event.request_id, error) for event in self._scheduler.fail(batch)]
 
     def _take_leave(self, request_id: str) -> None:
         self.adapters.close(self._streams.pop(request_id).lease)
-        self._reporting.pop(request_id, None)
-        if not self._streams:
-            self._next_deadline = inf
 
     def _end_failed(self, request_id: str, error: StokerError) -> Event:
         self._take_leave(request_id)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stoker.engine.stats import EngineStats
-from stoker.media.load import EncoderLoad
+from stoker.media.load import EncoderLoad, TranscriberLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +33,5 @@ class Health:
     """Health of each engine by its number, for a model with several engines."""
     encoder: EncoderLoad | None = None
     """Load of the process that encodes images and recordings for all engines; None = there is no such process."""
+    transcriber: TranscriberLoad | None = None
+    """Load of the process that transcribes; None = the model is none that transcribes."""

@@ -24,6 +24,7 @@ from stoker.engine.question_messages import (
     Embedded,
     Erased,
     Glimpse,
+    PrefixText,
     QuickQuestion,
     ReasoningEnded,
     SessionEnded,
@@ -297,6 +298,7 @@ AnswerEvent: TypeAlias = (
     | AdapterList
     | Embedded
     | Glimpse
+    | PrefixText
     | BlocksHeld
     | Unanswered
 )

@@ -246,6 +246,29 @@ class Look(Question[Glimpse], frozen=True, tag=True):
     """By replica, the serial of the newest record that is known already; without it all that is kept is told."""
 
 
+class PrefixText(Answer, frozen=True, tag=True):
+    """A part of what the KV pool holds, as text."""
+
+    begin: int
+    """Tokens of the prefix that come before the part."""
+    num_tokens: int
+    """Tokens of the whole part."""
+    num_read: int
+    """Tokens of the part that the text has, from the first on."""
+    text: str
+    """With special tokens written out. U+FFFC stands for what is no token, such as a part of an image."""
+
+
+class ReadPrefix(Question[PrefixText], frozen=True, tag=True):
+    """The text of a node of the prefix tree."""
+
+    node: int
+    """Its number in a `PoolView`."""
+    replica: int = 0
+    """The engine whose pool is meant, in a model with replicas."""
+    max_tokens: int = 200
+
+
 class BlocksHeld(Answer, frozen=True, tag=True):
     """The blocks of KV that an engine holds, or what has changed since the answer before."""
 
@@ -302,6 +325,7 @@ QuickQuestion: TypeAlias = (
     | EndReasoning
     | ChangeAdapters
     | Look
+    | ReadPrefix
     | LookAtBlocks
 )
 """What costs no forward pass."""

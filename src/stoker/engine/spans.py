@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from stoker.core.outline import ReasoningSpan
 from stoker.sampling.constraint import Constraint
 
+_GAP = "\n\n"
+"""What most models write between reasoning and content; a constraint of the content begins after it."""
+
 
 class State(Enum):
     """The part of an answer that is being written."""
@@ -130,6 +133,11 @@ class SpannedConstraint:
         self._queue: list[int] = []
         """Tokens that are written next: the end of reasoning whose budget is spent."""
         self._encode = encode
+        gaps = {_GAP[:size]: encode(_GAP[:size]) for size in range(1, len(_GAP) + 1)}
+        self._breaks = {ids[0]: len(text) for text, ids in gaps.items() if len(ids) == 1}
+        """Tokens that are line breaks, and how many each of them is."""
+        self._num_breaks = 0
+        """How many line breaks may still stand before the content."""
         self._no_end = np.full((vocab_size + 31) // 32, 0xFFFFFFFF, dtype=np.uint32)
         for token_id in eog_token_ids:
             self._no_end[token_id // 32] &= ~np.uint32(1 << token_id % 32)
@@ -163,20 +171,25 @@ class SpannedConstraint:
             return None
         words = current.mask() if current.error is None else np.zeros_like(self._no_end)
         start_id = self._start_id
-        if start_id is None:
+        added = [token_id for token_id, size in self._breaks.items() if size <= self._num_breaks]
+        if start_id is not None:
+            added.append(start_id)
+        else:
             self.error = current.error
+        if words is None or not added:
             return words
-        if words is None:
-            return None
         words = words.copy()
-        words[start_id // 32] |= np.uint32(1 << start_id % 32)
+        for token_id in added:
+            words[token_id // 32] |= np.uint32(1 << token_id % 32)
         return words
 
     def allows(self, token_id: int) -> bool:
         """See `Constraint`."""
         if self._follower.state is State.REASONING:
             return token_id not in self._eog_token_ids
-        return self._current is None or token_id == self._start_id or self._current.allows(token_id)
+        if self._current is None or token_id == self._start_id or self._is_break(token_id):
+            return True
+        return self._current.allows(token_id)
 
     def push(self, token_id: int) -> None:
         """See `Constraint`."""
@@ -193,8 +206,13 @@ class SpannedConstraint:
         assert self._content is not None
         assert self._tried is not None
         if before is State.CONTENT:
+            if self._is_break(token_id):
+                self._num_breaks -= self._breaks[token_id]
+                return
+            self._num_breaks = 0
             self._content.push(token_id)
         elif before is State.REASONING:
+            self._num_breaks = len(_GAP) if self._in_content and not self._follower.rest else 0
             for each in self._encode(self._follower.rest.decode()) if self._follower.rest else ():
                 self._content.push(each)
         elif self._follower.state is not State.REASONING:
@@ -219,6 +237,12 @@ class SpannedConstraint:
         if self._in_content and self._content is not None:
             return self._content.validate(token_ids)
         return 0 if self._queue else len(token_ids)
+
+    def _is_break(self, token_id: int) -> bool:
+        """Whether a token is a line break before the content instead of its beginning."""
+        if self._content is None or not 0 < self._breaks.get(token_id, 0) <= self._num_breaks:
+            return False
+        return not self._content.allows(token_id)
 
     @property
     def _in_content(self) -> bool:

@@ -11,8 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
+from stoker.backends.native.layer_parts import Linear, Norm
 from stoker.backends.native.rotation import Rope
-from stoker.backends.native.spec import DecoderSpec, Layer, Linear, Norm
+from stoker.backends.native.spec import DecoderSpec, Layer
 from stoker.export.graph import Graph
 from stoker.export.operators import Operators
 from stoker.export.options import KVType

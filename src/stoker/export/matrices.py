@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stoker.backends.native.file import ModelParts
-from stoker.backends.native.spec import Linear
+from stoker.backends.native.layer_parts import Linear
 from stoker.errors import ModelUnsupported
 from stoker.export.blocks import BLOCK_TYPES, F32, Blocks, BlockShape, Bytes
 from stoker.export.initializers import Initializer, Piece

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from stoker.backends.native.file import ModelParts
-from stoker.backends.native.spec import Activation, Norm
+from stoker.backends.native.layer_parts import Norm
+from stoker.backends.native.spec import Activation
 from stoker.export.graph import Graph
 from stoker.export.rows import vector
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stoker.backends.native.file import ModelParts
-from stoker.backends.native.spec import Linear
+from stoker.backends.native.layer_parts import Linear
 from stoker.export.graph import Graph
 from stoker.export.initializers import Initializer
 from stoker.export.matrices import BlockMatrix, FloatMatrix, Matrices

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stoker.backends.native.file import ModelParts
-from stoker.backends.native.spec import Linear
+from stoker.backends.native.layer_parts import Linear
 from stoker.export.blocks import BLOCK_TYPES, F32, Bytes
 
 _CHUNK_WEIGHTS = 1 << 18

@@ -12,16 +12,15 @@ PREFIX = "#/$defs/"
 
 def any_of(options: Iterable[Json]) -> Json:
     """One of several schemas."""
-    found: dict[str, Json] = {}
+    found: list[Json] = []
     for option in options:
         if option is True:
             return True
         if option is not False:
-            parts = option["anyOf"] if option.keys() == {"anyOf"} else [option]
-            found |= {json.dumps(part): part for part in parts}
-    if not found:
-        return False
-    return next(iter(found.values())) if len(found) == 1 else {"anyOf": [*found.values()]}
+            found += option["anyOf"] if option.keys() == {"anyOf"} else [option]
+    if len(found) > 1:
+        found = list({json.dumps(part): part for part in found}.values())
+    return {"anyOf": found} if len(found) > 1 else found[0] if found else False
 
 
 def productive(definitions: Mapping[str, Json]) -> dict[str, Json]:

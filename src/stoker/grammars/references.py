@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any, Final, TypeAlias, TypeGuard
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -59,7 +58,11 @@ class Node:
 
     @cached_property
     def key(self) -> bytes:
-        return blake2b(json.dumps([self.base, self.schema]).encode(), digest_size=16).digest()
+        """The same for equal contents: version 2 of the format has no references to objects."""
+        try:
+            return marshal.dumps((self.base, self.schema), 2)
+        except ValueError:
+            raise GrammarTooComplex(f"a value in the schema is nested too deeply, at `{self.pointer}`") from None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.key == other.key
@@ -135,9 +138,9 @@ class Document:
         raise LookupError(f"nothing is at `{reference}`")
 
     def _base(self, schema: Json, base: str) -> str:
-        if not is_object(schema) or (self.draft <= 7 and "$ref" in schema):
+        if not is_object(schema) or self._id_key not in schema or (self.draft <= 7 and "$ref" in schema):
             return base
-        name = schema.get(self._id_key)
+        name = schema[self._id_key]
         return urldefrag(urljoin(base, name))[0] if isinstance(name, str) and not name.startswith("#") else base
 
     def _index(self, node: Node, depth: int) -> None:

@@ -54,6 +54,8 @@ class EngineOptions(TypedDict, total=False):
     draft_model: str | Path
     pooling: PoolingName | None
     mmproj: str
+    image_min_tokens: int | None
+    image_max_tokens: int | None
     gpu_layers: GPULayers | None
     n_cpu_moe: int | None
     override_tensor: str

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +20,8 @@ from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.question_messages import A, Detokenize, Embed, Question, Tokenize
-from stoker.errors import StokerError
 from stoker.llm.asks import Ask, chat_ask, text_ask
+from stoker.llm.batch_run import POLL_S, BatchRun, take_place
 from stoker.llm.completion import Completion
 from stoker.llm.inputs import (
     NOTHING_GIVEN,
@@ -55,9 +53,6 @@ if TYPE_CHECKING:
 
     from stoker.models.progress import Progress
 
-_POLL_S = 1.0
-"""Longest single wait, so that no wait is unbounded."""
-
 
 class TextStream(Iterator[str]):
     """The text of one answer, as it comes. Iterate over it, or close it to stop the model.
@@ -74,7 +69,7 @@ class TextStream(Iterator[str]):
         self._changed = threading.Event()
         # The callback must not hold this object, or only the garbage collector could ever end it.
         answer = Answer(partial(_wake_reader, self._changed, places))
-        _take_place(session, places)
+        take_place(session, places)
         self._answer = answer  # not before: whatever ends it gives the place back
         session.submit(answer, ask)
 
@@ -100,7 +95,7 @@ class TextStream(Iterator[str]):
             parts = self._answer.take()
             if parts is None or parts:
                 return parts
-            while not self._changed.wait(_POLL_S):
+            while not self._changed.wait(POLL_S):
                 self._session.check_alive()
 
     @property
@@ -371,14 +366,14 @@ class LLM:
         self.close()
 
     def _asked(self, question: Question[A]) -> A:
-        _take_place(self._session, self._places)
+        take_place(self._session, self._places)
         try:
             future: Future[A] = Future()
             try:
                 self._session.ask(question, future)
                 while True:
                     try:
-                        return future.result(_POLL_S)
+                        return future.result(POLL_S)
                     except FutureTimeout:
                         self._session.check_alive()
             finally:
@@ -387,7 +382,7 @@ class LLM:
             self._places.release()
 
     def _run(self, jobs: Sequence[Ask], *, show_progress: bool) -> list[Completion]:
-        run = _Run(self._session, self._places, len(jobs))
+        run = BatchRun(self._session, self._places, len(jobs))
         try:
             with progress_bar(len(jobs), is_shown=show_progress) as advance:
                 for job in jobs:
@@ -399,63 +394,7 @@ class LLM:
         return [answer.completion() for answer in run.answers]
 
 
-class _Run:
-    """Many prompts at once, never more of them in the engine than it has places."""
-
-    def __init__(self, session: Session, places: threading.BoundedSemaphore, num_prompts: int) -> None:
-        self.answers: list[Answer] = []
-        self._session = session
-        self._places = places
-        self._num_prompts = num_prompts
-        self._num_collected = 0
-        self._ended: queue.Queue[int] = queue.Queue(maxsize=max(1, num_prompts))
-
-    def submit(self, ask: Ask) -> None:
-        index = len(self.answers)
-        _take_place(self._session, self._places)
-        self.answers.append(Answer(partial(_note_end, self._ended, index, self._places)))
-        with self._naming(index):
-            self._session.submit(self.answers[index], ask)
-
-    def collect(self, advance: Callable[[], None], *, wait_for_all: bool) -> None:
-        """Takes note of every answer that has ended; raises what one of them raises."""
-        while self._num_collected < len(self.answers) and (wait_for_all or not self._ended.empty()):
-            try:
-                index = self._ended.get(timeout=_POLL_S)
-            except queue.Empty:
-                self._session.check_alive()
-                continue
-            with self._naming(index):
-                self.answers[index].completion()
-            self._num_collected += 1
-            advance()
-
-    def stop(self) -> None:
-        for answer in self.answers:
-            self._session.abort(answer)
-
-    @contextmanager
-    def _naming(self, index: int) -> Generator[None]:
-        try:
-            yield
-        except StokerError as error:
-            if self._num_prompts > 1:
-                error.add_note(f"in prompt {index} of {self._num_prompts}, counted from 0")
-            raise
-
-
-def _take_place(session: Session, places: threading.BoundedSemaphore) -> None:
-    while not places.acquire(timeout=_POLL_S):
-        session.check_alive()
-
-
 def _wake_reader(changed: threading.Event, places: threading.BoundedSemaphore, is_ended: bool) -> None:
     if is_ended:
         places.release()
     changed.set()
-
-
-def _note_end(ended: queue.Queue[int], index: int, places: threading.BoundedSemaphore, is_ended: bool) -> None:
-    if is_ended:
-        places.release()
-        ended.put_nowait(index)

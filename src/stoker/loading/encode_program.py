@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
 
 
 class _Encoder:
-    def __init__(self, model: Path, projector: Path, threads: int, replies: BinaryIO) -> None:
-        self._paths = model, projector
-        self._threads = threads
+    def __init__(self, open_projector: Callable[[], MtmdProjector], replies: BinaryIO) -> None:
+        self._open_projector = open_projector
         self._replies = replies
         self._sending = threading.Lock()
         self._projector: MtmdProjector | None = None
@@ -56,18 +57,15 @@ class _Encoder:
                 return Encoded(projector.encode(pixels, order.part, order.key).astype("<f4").tobytes())
 
     def _open(self) -> MtmdProjector:
-        from stoker.backends.llama.projector import MtmdProjector
-
         if self._projector is None:  # by the first order, which is alone
-            self._projector = MtmdProjector(*self._paths, threads=self._threads)
+            self._projector = self._open_projector()
         return self._projector
 
 
 def main() -> None:
-    """`python -m stoker.loading.encode_program MODEL PROJECTOR THREADS`."""
+    """`python -m stoker.loading.encode_program MODEL PROJECTOR THREADS LEAST MOST`, both in tokens of an image."""
     replies = begin_program()
-    model, projector, threads = sys.argv[1:]
-    encoder = _Encoder(Path(model), Path(projector), int(threads), replies)
+    encoder = _Encoder(partial(_opened, *sys.argv[1:]), replies)
     with ThreadPoolExecutor(1) as encoding:
         for number, order in read_orders(order_decoder):
             if isinstance(order, Encode):
@@ -75,6 +73,12 @@ def main() -> None:
             else:
                 encoder.answer(number, order)
     os._exit(0)  # what is still being computed is no longer wanted
+
+
+def _opened(model: str, projector: str, threads: str, least: str, most: str) -> MtmdProjector:
+    from stoker.backends.llama.projector import MtmdProjector
+
+    return MtmdProjector(Path(model), Path(projector), threads=int(threads), token_limits=(int(least), int(most)))
 
 
 def _part(rows: Rows) -> RowsPart:

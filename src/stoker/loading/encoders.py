@@ -67,14 +67,16 @@ def create_encoder(config: EngineConfig) -> encoder.MediaEncoder | None:
     path = usable_projector(config)
     if path is None:
         return None
-    model = str(Path(config.model_path).absolute())
-    threads = str(config.threads or usable_cores())
-    return encoder.MediaEncoder((sys.executable, "-m", _PROGRAM, model, str(path), threads), partial(_identity, path))
+    model = Path(config.model_path).absolute()
+    limits = (config.image_min_tokens or 0, config.image_max_tokens or 0)
+    arguments = map(str, (model, path, config.threads or usable_cores(), *limits))
+    return encoder.MediaEncoder((sys.executable, "-m", _PROGRAM, *arguments), partial(_identity, path, limits))
 
 
-def _identity(projector: Path) -> bytes:
-    """Its whole content counts, as KV that was computed from its rows may be kept for years."""
-    return fingerprint([WeightFile.of(projector)], _VERSION, cache_dir() / "projectors.json")
+def _identity(projector: Path, limits: tuple[int, int]) -> bytes:
+    """The projector's whole content counts, as KV that was computed from its rows may be kept for years."""
+    version = f"{_VERSION} {limits[0]}-{limits[1]}" if any(limits) else _VERSION
+    return fingerprint([WeightFile.of(projector)], version, cache_dir() / "projectors.json")
 
 
 @cache

@@ -90,7 +90,7 @@ class GGUFModel:
             ModelFileNotFound, ConfigError: see `usable_projector`.
         """
         path = usable_projector(self.config)
-        return None if path is None else read_projector(path)
+        return None if path is None else read_projector(path, max_tokens=self.config.image_max_tokens or 0)
 
     @property
     def rotates_by_places(self) -> bool:

@@ -19,7 +19,7 @@ from stoker.models.control_vector import parse_layers, read_control_vectors
 from stoker.models.gguf import GGUFFile
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan, memory_needs, state_bytes
-from stoker.models.offload import Offload, layer_sizes, offload, shared_offload
+from stoker.models.offload import LayerSizes, Offload, OwnMemory, layer_sizes, own_memory, shared_offload
 from stoker.models.progress import Progress
 from stoker.models.projector import Projector, projector_bytes
 
@@ -59,32 +59,39 @@ class LlamaLoader:
         return None
 
     def needs(self) -> MemoryNeeds:
-        """See `Loader`. What goes to a GPU does not count.
-
-        Raises:
-            ResourceExhausted: the layers that were asked for do not fit into the GPU.
-        """
-        return self._offload.needs
+        """See `Loader`. What goes to a GPU with memory of its own does not count."""
+        return replace(self._needs_on_cpu, devices=self._own_memory)
 
     @cached_property
     def _gpus(self) -> llama.GPUs:
         return llama.gpus() if self._loads_libllama else llama.gpus_by_child()
 
     @cached_property
-    def _offload(self) -> Offload:
-        needs, sizes = self._needs_on_cpu(), layer_sizes(self._model.first, host_patterns(self._config))
+    def _sizes(self) -> LayerSizes:
+        return layer_sizes(self._model.first, host_patterns(self._config))
+
+    @cached_property
+    def _own_memory(self) -> OwnMemory | None:
         devices = [device for device in self._gpus.devices if not device.shares_ram]
-        if not self._gpus.devices or self._config.num_gpu_layers == 0:
-            return Offload(gpu_layers=0, num_layers=sizes.num_layers, device_bytes=0, needs=needs)
-        if not devices:
-            return shared_offload(needs, sizes, self._config.num_gpu_layers)
-        return offload(needs, sizes, devices, self._config.num_gpu_layers)
+        if not devices or self._config.num_gpu_layers == 0:
+            return None
+        return own_memory(self._sizes, devices, self._config.num_gpu_layers)
+
+    @cached_property
+    def _offload(self) -> Offload:
+        needs, own = self._needs_on_cpu, self._own_memory
+        if own is not None:
+            return own.offload(needs, own.room)
+        if not self._gpus.devices:
+            return Offload(gpu_layers=0, num_layers=self._sizes.num_layers, device_bytes=0, needs=needs)
+        return shared_offload(needs, self._sizes, self._config.num_gpu_layers)
 
     @property
     def _projector(self) -> Projector | None:
         """A projector that happens to lie beside a model of another kind is not used."""
         return None if self._model.rotates_by_places or self._is_encoder else self._model.projector
 
+    @cached_property
     def _needs_on_cpu(self) -> MemoryNeeds:
         if self._is_encoder:
             return memory_needs(self._model.first, **asked_sizes(self._config))
@@ -117,7 +124,7 @@ class LlamaLoader:
             if placed.gpu_layers == 0 or self._config.num_gpu_layers is not None:
                 raise
             logger.warning("the GPU cannot take %s, the CPU computes: %s", self._model.title, error.message)
-            placed = replace(placed, gpu_layers=0, device_bytes=0, needs=self._needs_on_cpu())
+            placed = replace(placed, gpu_layers=0, device_bytes=0, needs=self._needs_on_cpu)
             with part_progress(progress, "loading the weights") as reading:
                 backend = llama.LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
         return Loaded(

@@ -8,6 +8,7 @@ file --> [decoder process] --> samples --> [transcriber process] --> language, t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -18,6 +19,7 @@ from stoker.errors import InvalidInput, MediaCrashed
 from stoker.media.child import Child, ChildDied
 from stoker.media.decoder import SoundDecoder
 from stoker.media.frames import Refused
+from stoker.media.load import TranscriberLoad
 from stoker.media.plain import BYTES_OF_SAMPLE
 from stoker.media.transcribing import (
     Begin,
@@ -78,6 +80,8 @@ class Transcriber:
         """Held for one order: waiting recordings take turns, segment by segment."""
         self._places = asyncio.Semaphore(_AT_A_TIME)
         self._numbers = count(1)
+        self._num_open = self._num_segments = self._num_crashes = 0
+        self._heard_s = self._compute_s = 0.0
         self.is_busy = False
         """The process is working on an order."""
 
@@ -89,6 +93,16 @@ class Transcriber:
     @property
     def num_restarts(self) -> int:
         return self._child.num_restarts
+
+    def load(self) -> TranscriberLoad:
+        """What the transcriber does now, and has done."""
+        return TranscriberLoad(
+            num_open=self._num_open,
+            num_segments=self._num_segments,
+            heard_s=self._heard_s,
+            compute_s=self._compute_s,
+            num_crashes=self._num_crashes,
+        )
 
     async def start(self) -> SpeechInfo:
         """Starts the process, if none runs, and returns when it has loaded the model.
@@ -112,18 +126,22 @@ class Transcriber:
             BackendError: the process cannot be started.
             Timeout: the file, or a segment of it, takes too long.
         """
-        async with self._places:
-            info = await self.start()
-            _check(wish, info)
-            samples = await self._sounds.samples(recording, info.sample_rate)
-            job = _Job(next(self._numbers), samples, wish)
-            try:
-                language = await self._begun(job)
-                yield Heard(language, len(samples) / BYTES_OF_SAMPLE / info.sample_rate)
-                while (segment := await self._next(job)) is not None:
-                    yield segment
-            finally:
-                self._child.tell(Drop(job.number))
+        self._num_open += 1
+        try:
+            async with self._places:
+                info = await self.start()
+                _check(wish, info)
+                samples = await self._sounds.samples(recording, info.sample_rate)
+                job = _Job(next(self._numbers), samples, wish)
+                try:
+                    language = await self._begun(job)
+                    yield Heard(language, len(samples) / BYTES_OF_SAMPLE / info.sample_rate)
+                    while (segment := await self._next(job)) is not None:
+                        yield segment
+                finally:
+                    self._child.tell(Drop(job.number))
+        finally:
+            self._num_open -= 1
 
     async def close(self) -> None:
         """Ends the process. Calling it twice is allowed."""
@@ -156,6 +174,8 @@ class Transcriber:
         if reply.segment is None:
             return None
         segment = _moved(reply.segment, job.offset_s, job.num_segments)
+        self._num_segments += 1
+        self._heard_s += max(0.0, segment.end - job.heard_s)
         job.num_segments, job.heard_s = job.num_segments + 1, max(job.heard_s, segment.end)
         return segment
 
@@ -166,17 +186,20 @@ class Transcriber:
     async def _answered(self, order: Order, job: _Job) -> Reply | None:
         """None: the process ended."""
         self.is_busy = True
+        begun_s = time.monotonic()
         try:
             reply = await self._child.send(order)
         except ChildDied as error:
             job.incarnation = 0
             job.num_crashes += error.is_crash
+            self._num_crashes += error.is_crash
             if job.num_crashes >= _MAX_CRASHES:
                 message = "a recording ends the process that transcribes it"
                 raise MediaCrashed(message, parameter="file") from error
             return None
         finally:
             self.is_busy = False
+            self._compute_s += time.monotonic() - begun_s
         if isinstance(reply, Refused):
             raise InvalidInput(f"a recording is refused: {reply.message}", parameter="file")
         return reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 from stoker.errors import ConfigError, ModelFileInvalid, ResourceExhausted
 from stoker.models.description import all_tensors, vocab_size
@@ -40,6 +40,31 @@ class SmallerKV:
     bytes_per_token: int
 
 
+class Devices(Protocol):
+    """GPUs with memory of their own, on which a model may lie."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that the devices could give to one more model when they were asked."""
+        ...
+
+    def wanted(self, needs: MemoryNeeds, room: int) -> int:
+        """Bytes of the devices that the model takes at least, with as many layers there as `room` has place for.
+
+        Raises:
+            ResourceExhausted: the user wants more layers there.
+        """
+        ...
+
+    def placed(self, needs: MemoryNeeds, room: int) -> MemoryNeeds:
+        """What is left to the machine's memory if the devices give at most `room` bytes.
+
+        Raises:
+            ResourceExhausted: the user wants more layers there.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """What a loaded model will take. The compute buffers are an estimate, the rest is exact."""
@@ -64,6 +89,8 @@ class MemoryPlan:
     """Of those that are loaded with the model."""
     cache_bytes: int = 0
     """Memory for KV that has left the pool, at most."""
+    device_bytes: int = 0
+    """Memory of GPUs that have some of their own; no part of `total_bytes`."""
     num_replicas: int = 1
     """Engines that share the weights; of everything else, each takes this."""
     backend: str = ""
@@ -89,6 +116,7 @@ class MemoryPlan:
         more = f", adapters {_mib(self.adapter_bytes)}" if self.adapter_bytes else ""
         more += f", cache in memory up to {_mib(self.cache_bytes)}" if self.cache_bytes else ""
         more += f", {self.num_replicas} times" if self.num_replicas > 1 else ""
+        more += f"; on devices {_mib(self.device_bytes)}" if self.device_bytes else ""
         backend = f"{self.backend}: " if self.backend else ""
         states = f", states {_mib(self.state_bytes)}" if self.state_bytes else ""
         windows = f" (layers with a window keep {self.window_tokens})" if self.window_tokens else ""
@@ -125,6 +153,10 @@ class MemoryNeeds:
     """Memory that is useful for KV that has left the pool; it is the first to be cut short."""
     min_cache_bytes: int = 0
     """Configured minimum of `cache_bytes`."""
+    device_bytes: int = 0
+    """Of devices on which a part of the model is placed; the rest is what counts here."""
+    devices: Devices | None = None
+    """Where a part of the model can be placed. None = it is, or there is no such device."""
     num_replicas: int = 1
     backend: str = ""
     pool_bytes: int = _DEFAULT_POOL_BYTES
@@ -147,7 +179,20 @@ class MemoryNeeds:
     @property
     def least_bytes(self) -> int:
         """With less it is refused."""
-        return self._shrunk()._with_pool(0).total_bytes
+        return self.placed()._shrunk()._with_pool(0).total_bytes
+
+    def placed(self, room: int | None = None) -> MemoryNeeds:
+        """The needs of what is left to the machine's memory.
+
+        Args:
+            room: bytes that devices give at most; None = what they had when they were asked.
+
+        Raises:
+            ResourceExhausted: the user wants more layers there.
+        """
+        if self.devices is None:
+            return self
+        return self.devices.placed(self, self.devices.room if room is None else room)
 
     def within(self, available_bytes: int) -> MemoryPlan:
         """The plan for so much memory: the pool takes what is useful and affordable.
@@ -155,6 +200,8 @@ class MemoryNeeds:
         Raises:
             ResourceExhausted: it does not fit; the message says what would. Fields `needed_bytes`, `available_bytes`.
         """
+        if self.devices is not None:
+            return self.placed().within(available_bytes)
         found = self._with_pool(available_bytes - self.weights_bytes - self.num_replicas * self._fixed_bytes)
         if found.total_bytes <= available_bytes:
             return found
@@ -186,6 +233,7 @@ class MemoryNeeds:
             windows=self.windows,
             state_bytes=self.state_bytes,
             adapter_bytes=self.adapter_bytes,
+            device_bytes=self.device_bytes,
             num_replicas=self.num_replicas,
             backend=self.backend,
         )

@@ -101,30 +101,63 @@ def layer_sizes(gguf: GGUFFile, stay: Sequence[str] = ()) -> LayerSizes:
     return LayerSizes(embedding=embedding, blocks=sizes, output=output if has_output else output + embedding)
 
 
-def offload(needs: MemoryNeeds, sizes: LayerSizes, devices: Sequence[Device], asked: int | None) -> Offload:
-    """Places a model on devices with memory of their own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnMemory:
+    """Devices with memory of their own, and what one model may have there. Satisfies `Devices`."""
+
+    sizes: LayerSizes
+    """Of the model."""
+    room: int
+    """Bytes that the devices can give, their margins left out."""
+    names: str
+    asked: int | None
+    """Layers that the user wants there; negative = all, None = as many as fit."""
+
+    def wanted(self, needs: MemoryNeeds, room: int) -> int:
+        layers = self._layers(needs, room)
+        return _device_bytes(needs, self.sizes, layers) if layers else 0
+
+    def placed(self, needs: MemoryNeeds, room: int) -> MemoryNeeds:
+        found = self.offload(needs, room)
+        return replace(found.needs, device_bytes=found.device_bytes)
+
+    def offload(self, needs: MemoryNeeds, room: int) -> Offload:
+        """Places a model.
+
+        Args:
+            needs: what it takes where all of it is in the machine's memory.
+            room: bytes that the devices give at most.
+
+        Raises:
+            ResourceExhausted: the layers that the user wants do not fit; the message says how many would.
+        """
+        return _placed(replace(needs, devices=None), self.sizes, self._layers(needs, room), room)
+
+    def _layers(self, needs: MemoryNeeds, room: int) -> int:
+        most = self.sizes.num_layers
+        fitting = next((n for n in range(most, 0, -1) if _device_bytes(needs, self.sizes, n) <= room), 0)
+        wanted = fitting if self.asked is None else min(self.asked, most) if self.asked >= 0 else most
+        if wanted <= fitting:
+            return wanted
+        taken, given = _device_bytes(needs, self.sizes, wanted), max(0, room)
+        raise ResourceExhausted(
+            f"{needs.model}: {wanted} layers take about {taken // _MIB} MiB on the GPU, and {self.names} "
+            f"can give {given // _MIB} MiB; --gpu-layers {fitting} fits, and is the default",
+            needed_bytes=taken,
+            available_bytes=given,
+        )
+
+
+def own_memory(sizes: LayerSizes, devices: Sequence[Device], asked: int | None) -> OwnMemory:
+    """What devices with memory of their own can give to a model now.
 
     Args:
-        needs: what the model takes where all of it is in the machine's memory.
         sizes: of its layers.
         devices: at least one.
-        asked: layers that the user wants there; negative = all, None = as many as fit.
-
-    Raises:
-        ResourceExhausted: the layers that the user wants do not fit; the message says how many would.
+        asked: see `OwnMemory.asked`.
     """
-    most = sizes.num_layers
-    fitting = next((n for n in range(most, 0, -1) if _device_bytes(needs, sizes, n) <= _room(devices)), 0)
-    wanted = fitting if asked is None else min(asked, most) if asked >= 0 else most
-    if wanted > fitting:
-        taken = _device_bytes(needs, sizes, wanted)
-        raise ResourceExhausted(
-            f"{needs.model}: {wanted} layers take about {taken // _MIB} MiB on the GPU, and {_names(devices)} "
-            f"can give {max(0, _room(devices)) // _MIB} MiB; --gpu-layers {fitting} fits, and is the default",
-            needed_bytes=taken,
-            available_bytes=max(0, _room(devices)),
-        )
-    return _placed(needs, sizes, wanted, _room(devices))
+    room = sum(device.free_bytes - max(_MIN_MARGIN, int(device.total_bytes * _MARGIN_PART)) for device in devices)
+    return OwnMemory(sizes=sizes, room=room, names=", ".join(device.name for device in devices), asked=asked)
 
 
 def shared_offload(needs: MemoryNeeds, sizes: LayerSizes, asked: int | None) -> Offload:
@@ -163,11 +196,3 @@ def _device_bytes(needs: MemoryNeeds, sizes: LayerSizes, gpu_layers: int) -> int
     pool = (needs.kv_tokens or needs.ctx_size) + needs.spare_kv_tokens
     kept = ceil(part * (pool * needs.kv_bytes_per_token + needs.state_bytes))
     return sizes.weights_on_device(gpu_layers) + kept + needs.compute_bytes
-
-
-def _room(devices: Sequence[Device]) -> int:
-    return sum(device.free_bytes - max(_MIN_MARGIN, int(device.total_bytes * _MARGIN_PART)) for device in devices)
-
-
-def _names(devices: Sequence[Device]) -> str:
-    return ", ".join(device.name for device in devices)

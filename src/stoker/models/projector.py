@@ -27,8 +27,12 @@ class Projector:
     """Most rows of an image that see each other, and so are computed in one step; 0 = rows see those before them."""
 
 
-def read_projector(path: Path) -> Projector:
+def read_projector(path: Path, *, max_tokens: int = 0) -> Projector:
     """What a file that `find_projector` found says about itself.
+
+    Args:
+        path: the file.
+        max_tokens: most tokens of an image, where they depend on its size; 0 = the projector's own limit.
 
     Raises:
         ModelFileInvalid: it cannot be read.
@@ -36,14 +40,14 @@ def read_projector(path: Path) -> Projector:
     with read_gguf(path) as gguf:
         encoders: dict[MediaKind, str] = {"image": "clip.has_vision_encoder", "audio": "clip.has_audio_encoder"}
         kinds: tuple[MediaKind, ...] = tuple(kind for kind, key in encoders.items() if gguf.get_bool(key))
-        return Projector(path, kinds, _longest_whole(gguf) if "image" in kinds else 0)
+        return Projector(path, kinds, _longest_whole(gguf, max_tokens) if "image" in kinds else 0)
 
 
-def _longest_whole(gguf: GGUFFile) -> int:
+def _longest_whole(gguf: GGUFFile, max_tokens: int) -> int:
     """As llama.cpp counts them: Gemma 3 has one square of rows, Gemma 4 as many rows as an image deserves."""
     kind = gguf.get_str("clip.vision.projector_type") or gguf.get_str("clip.projector_type") or ""
     if kind.startswith("gemma4"):
-        return _GEMMA4_ROWS
+        return max(_GEMMA4_ROWS, max_tokens)
     if kind != "gemma3":
         return 0
     side, patch = (gguf.get_int(f"clip.vision.{name}") or 0 for name in ("image_size", "patch_size"))

@@ -88,6 +88,8 @@ class ModelEntry:
         """How far the weights are, while they are loaded."""
         self.reserved_bytes = 0
         """What it will take when it is loaded."""
+        self.reserved_device_bytes = 0
+        """What it will take on devices with memory of their own."""
         self.keep_alive_s = spec.keep_alive_s
         self.error: StokerError | None = None
         self.failed_at = -inf

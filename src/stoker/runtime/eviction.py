@@ -35,6 +35,28 @@ class Candidate:
     used_at: float
     """Last use before the current one, if the model is in use."""
     is_idle: bool
+    device_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What has to become free before a model can be loaded; below 1 = nothing."""
+
+    num_bytes: int
+    device_bytes: int = 0
+    places: int = 0
+    """How many models must leave, whatever their size."""
+
+    def __bool__(self) -> bool:
+        return max(self.num_bytes, self.device_bytes, self.places) > 0
+
+    def is_met_by(self, leaving: Sequence[Candidate]) -> bool:
+        """Whether enough becomes free if these leave."""
+        return (
+            sum(candidate.num_bytes for candidate in leaving) >= self.num_bytes
+            and sum(candidate.device_bytes for candidate in leaving) >= self.device_bytes
+            and len(leaving) >= self.places
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +69,28 @@ class Waiting:
     """That the candidate was given since then."""
 
 
-def choose_victims(
-    candidates: Sequence[Candidate], *, num_bytes: int, num_places: int = 0
-) -> tuple[Candidate, ...] | None:
+def choose_victims(candidates: Sequence[Candidate], lack: Lack) -> tuple[Candidate, ...] | None:
     """The fewest models that free enough: idle ones first, then the least recently used.
 
     Args:
         candidates: all models that may be unloaded.
-        num_bytes: that are missing; below 1 = none are.
-        num_places: how many models must leave, whatever their size.
+        lack: what has to become free.
 
     Returns:
         None: not even all of them free enough.
     """
     chosen: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (not c.is_idle, c.used_at)):
-        if _is_enough(chosen, num_bytes, num_places):
+        if lack.is_met_by(chosen):
             break
         chosen.append(candidate)
-    if not _is_enough(chosen, num_bytes, num_places):
+    if not lack.is_met_by(chosen):
         return None
     for candidate in reversed(chosen[:]):
         without = [other for other in chosen if other is not candidate]
-        if _is_enough(without, num_bytes, num_places):
+        if lack.is_met_by(without):
             chosen = without
     return tuple(chosen)
-
-
-def _is_enough(chosen: Sequence[Candidate], num_bytes: int, num_places: int) -> bool:
-    return sum(candidate.num_bytes for candidate in chosen) >= num_bytes and len(chosen) >= num_places
 
 
 def has_had_enough(waiting: Waiting, bounds: SwapBounds, now: float) -> bool:

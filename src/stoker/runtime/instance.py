@@ -39,6 +39,11 @@ class Instance:
         return self.plan.total_bytes if self.plan is not None else 0
 
     @property
+    def device_bytes(self) -> int:
+        """Memory that it takes on GPUs which have some of their own."""
+        return self.plan.device_bytes if self.plan is not None else 0
+
+    @property
     def is_idle(self) -> bool:
         return self.idle.is_set()
 

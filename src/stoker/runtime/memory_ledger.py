@@ -8,6 +8,7 @@ from stoker.errors import ResourceExhausted
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.entry import ModelEntry
+from stoker.runtime.eviction import Lack
 from stoker.runtime.instance import Instance
 
 _MIB = 2**20
@@ -36,6 +37,7 @@ class MemoryLedger:
         self._given = config.memory_budget
         self._available = available
         self._budget = 0
+        self._device_budget = 0
 
     def open(self) -> None:
         """To be called before anything is loaded: what is free now is what there is."""
@@ -46,6 +48,24 @@ class MemoryLedger:
         reserved = sum(entry.reserved_bytes for entry in self._entries())
         promised = reserved + sum(instance.num_bytes for instance in self._instances())
         return min(self._budget - promised, self._available() - reserved)
+
+    def learn_devices(self, needs: MemoryNeeds | None) -> None:
+        """Takes what devices said when a model was measured, unless a part of it is taken by what is loaded here."""
+        if needs is not None and needs.devices is not None and not self._promised_on_devices():
+            self._device_budget = needs.devices.room
+
+    def device_room(self) -> int:
+        """Bytes of devices with memory of their own that are not promised to a model."""
+        return self._device_budget - self._promised_on_devices()
+
+    def _promised_on_devices(self) -> int:
+        reserved = sum(entry.reserved_device_bytes for entry in self._entries())
+        return reserved + sum(instance.device_bytes for instance in self._instances())
+
+    def lack(self, needs: MemoryNeeds | None) -> Lack:
+        """What has to become free before a model can be loaded as it is placed."""
+        device_bytes = 0 if needs is None or not needs.device_bytes else needs.device_bytes - self.device_room()
+        return Lack(self.missing(needs), device_bytes, self.missing_places())
 
     def missing(self, needs: MemoryNeeds | None) -> int:
         """Bytes that have to become free before a model can be loaded; 0 = none."""

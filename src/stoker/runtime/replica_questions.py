@@ -4,6 +4,7 @@
 any replica      Tokenize, Detokenize, Embed, and whatever is not named here: the least busy, then once another one
 all replicas     ListSlots, Look, EraseSlots without a slot, ListSessions, EndSession, EndReasoning, ChangeAdapters
 one of them      SaveSlot, RestoreSlot, EraseSlots of one slot: the replica that has the slot
+the one it names ReadPrefix
 ```
 """
 
@@ -32,6 +33,7 @@ from stoker.engine.question_messages import (
     Look,
     LookAtBlocks,
     Question,
+    ReadPrefix,
     ReasoningEnded,
     RestoreSlot,
     SaveSlot,
@@ -89,12 +91,20 @@ class ReplicaQuestions:
             case EraseSlots(slot=None):
                 erased = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
                 return Erased(question.question_id, sum(each.num_tokens for each in erased))
+            case ReadPrefix(replica=number):
+                return await self._replica(number).runtime.ask(question)
             case LookAtBlocks():
                 raise UnsupportedParameter("the blocks of a model with replicas belong to each replica")
             case EraseSlots(slot=int(slot)) | SaveSlot(slot=slot) | RestoreSlot(slot=slot):
                 return await self._ask_holder(question, slot)
             case _:
                 return await self._ask_any(question)
+
+    def _replica(self, number: int) -> Replica:
+        found = next((each for each in self._replicas.answering() if each.number == number), None)
+        if found is None:
+            raise InvalidInput(f"no replica {number} answers", parameter="replica")
+        return found
 
     async def _list_slots(self, question: ListSlots) -> SlotList:
         replicas = self._replicas.answering()

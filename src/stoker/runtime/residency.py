@@ -21,7 +21,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from stoker.errors import ModelNotLoaded, StokerError
+from stoker.errors import ModelNotLoaded, ResourceExhausted, StokerError
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.entry import ModelEntry
@@ -83,7 +83,13 @@ class Residency:
         """
         await self._measure(entry)
         if entry.error is None:
-            if not must_fit and (self._ledger.missing(entry.needs) or self._ledger.missing_places()):
+            try:
+                lack = self._ledger.lack(self._placed(entry, 0))
+            except ResourceExhausted:
+                if must_fit:
+                    raise
+                return False
+            if lack and not must_fit:
                 return False
             await asyncio.wait([self._begin_load(entry, ())])
         if entry.error is not None:
@@ -172,18 +178,33 @@ class Residency:
         if not entry.is_measured:
             self._start(entry, self._measure(entry))
             return inf
-        num_bytes, num_places = self._ledger.missing(entry.needs), self._ledger.missing_places()
-        if not (num_bytes or num_places):
+        candidates = [_candidate(other, instance) for other, instance in self._evictable(claimed)]
+        try:
+            lack = self._ledger.lack(self._placed(entry, sum(candidate.device_bytes for candidate in candidates)))
+        except ResourceExhausted as error:
+            self._fail(entry, error)
+            return inf
+        if not lack:
             self._begin_load(entry, ())
             return inf
-        candidates = [_candidate(other, instance) for other, instance in self._evictable(claimed)]
-        victims = choose_victims(candidates, num_bytes=num_bytes, num_places=num_places)
+        victims = choose_victims(candidates, lack)
         if victims is not None:
             claimed.update(victim.key for victim in victims)
             return self._evict(entry, victims)
         if not claimed and not self._is_in_motion():
             self._fail(entry, self._ledger.no_room(entry))
         return inf
+
+    def _placed(self, entry: ModelEntry, freed_bytes: int) -> MemoryNeeds | None:
+        """What a model needs if it has as many layers on devices as fit there when so many bytes become free.
+
+        Raises:
+            ResourceExhausted: the user wants more layers there.
+        """
+        needs, room = entry.needs, self._ledger.device_room()
+        if needs is None or needs.devices is None:
+            return needs
+        return needs.placed(max(room, needs.devices.wanted(needs, room + freed_bytes)))
 
     def _evict(self, entry: ModelEntry, victims: Sequence[Candidate]) -> float:
         """Unloads them for `entry`, or has them take no more requests, or returns when to look again."""
@@ -225,7 +246,9 @@ class Residency:
 
     def _begin_load(self, entry: ModelEntry, victims: Sequence[tuple[ModelEntry, Instance]]) -> asyncio.Task[None]:
         """Whatever is promised or taken away is so at once: nothing may come between."""
-        entry.reserved_bytes = _least(entry.needs)
+        placed = self._placed(entry, sum(instance.device_bytes for _, instance in victims))
+        entry.reserved_bytes = _least(placed)
+        entry.reserved_device_bytes = placed.device_bytes if placed is not None else 0
         entry.is_loading = True
         if victims:
             self._tell(entry, "loading", stage="make_room")
@@ -238,6 +261,7 @@ class Residency:
         try:
             entry.needs = await asyncio.to_thread(entry.spec.measure)
             entry.is_measured = True
+            self._ledger.learn_devices(entry.needs)
         except StokerError as error:
             self._fail(entry, error)
 
@@ -260,8 +284,9 @@ class Residency:
         """A started runtime. What is promised to it becomes its plan."""
         plan = None
         if entry.needs is not None:
-            plan = entry.needs.within(self._ledger.free() + entry.reserved_bytes)
-            entry.reserved_bytes = plan.total_bytes
+            placed = entry.needs.placed(self._ledger.device_room() + entry.reserved_device_bytes)
+            plan = placed.within(self._ledger.free() + entry.reserved_bytes)
+            entry.reserved_bytes, entry.reserved_device_bytes = plan.total_bytes, plan.device_bytes
         self.events.publish(ModelEvent(model=entry.model_id, state="loading", stage="load", plan=plan))
         async with entry.changing_adapters:
             chosen = entry.adapters if spec.path == entry.spec.path else None
@@ -282,8 +307,10 @@ class Residency:
     async def _replace(self, entry: ModelEntry, old: Instance, spec: ModelSpec) -> None:
         try:
             entry.needs = await asyncio.to_thread(spec.measure)
-            has_room = not self._ledger.missing(entry.needs)
-            entry.reserved_bytes = _least(entry.needs)
+            placed = self._placed(entry, old.device_bytes)
+            lack = self._ledger.lack(placed)
+            has_room = max(lack.num_bytes, lack.device_bytes) <= 0
+            entry.reserved_bytes = _least(placed)
             if not has_room:
                 entry.is_draining = True
                 await drained(old, self._config.swap_drain_s)
@@ -324,7 +351,7 @@ class Residency:
 
     def _end_job(self, entry: ModelEntry) -> None:
         """Forgets the job; the next admitted request may begin another one."""
-        entry.job, entry.reserved_bytes, entry.loaded_part = None, 0, None
+        entry.job, entry.reserved_bytes, entry.reserved_device_bytes, entry.loaded_part = None, 0, 0, None
         entry.is_loading = entry.is_draining = False
 
     def _note_job_end(self, entry: ModelEntry, task: asyncio.Task[None]) -> None:
@@ -349,7 +376,9 @@ def _least(needs: MemoryNeeds | None) -> int:
 
 
 def _candidate(entry: ModelEntry, instance: Instance) -> Candidate:
-    return Candidate(entry.model_id, instance.num_bytes, instance.used_at, instance.is_idle)
+    return Candidate(
+        entry.model_id, instance.num_bytes, instance.used_at, instance.is_idle, device_bytes=instance.device_bytes
+    )
 
 
 logger = logging.getLogger(__name__)

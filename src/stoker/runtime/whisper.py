@@ -79,6 +79,7 @@ class WhisperRuntime:
             state="closed" if self._is_closed else state,
             num_restarts=self._transcriber.num_restarts,
             last_error=None if self._load_error is None else self._load_error.message,
+            transcriber=self._transcriber.load(),
         )
 
     async def transcribe(self, recording: Media, wish: Wish) -> AsyncGenerator[Heard | Segment, None]:

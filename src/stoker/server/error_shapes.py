@@ -56,13 +56,18 @@ class AnthropicErrors:
         504: "timeout_error",
     }
     _OVERLOADED = 529
+    _DETAILS: Mapping[str, dict[str, object]] = {
+        "thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    }
+    """By the refused field, the facts that let Anthropic's client go on without it."""
 
     def status(self, status: int) -> int:
         return self._OVERLOADED if status == 503 else status
 
     def body(self, status: int, detail: ErrorDetail, request_id: str) -> AnthropicError:
         kind = self._TYPES.get(status, "invalid_request_error" if 400 <= status < 500 else "api_error")
-        return AnthropicError(error=AnthropicErrorDetail(kind, _compacting(detail)), request_id=request_id)
+        details = self._DETAILS.get(detail.param or "", UNSET)
+        return AnthropicError(error=AnthropicErrorDetail(kind, _compacting(detail), details), request_id=request_id)
 
     def event(self, status: int, detail: ErrorDetail, request_id: str) -> bytes:
         return b"event: error\ndata: " + msgspec.json.encode(self.body(status, detail, request_id)) + b"\n\n"

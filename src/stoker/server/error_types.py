@@ -23,6 +23,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 class AnthropicErrorDetail(msgspec.Struct, frozen=True):
     type: str
     message: str
+    details: dict[str, object] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,10 @@ import { Engine } from './engine/view.js';
 import { Inspection } from './inspect/dialog.js';
 import { loadChats, newChat, open, update } from './state/chats.js';
 import { isLocked } from './state/key.js';
-import { loadModels, loadProps, models, trouble } from './state/server.js';
+import { loadModels, loadProps, look, models, trouble } from './state/server.js';
 import { isDark, switchTheme } from './state/theme.js';
 
+const PATIENCE_MS = 1000;
 const view = signal(location.hash);
 const hasSidebar = signal(matchMedia('(min-width: 50rem)').matches);
 const showsKeys = signal(false);
@@ -25,7 +26,8 @@ function App() {
   const [isChoosing, setChoosing] = useState(false);
   const isEngine = view.value === '#engine';
   const model = open.value.model || models.value[0]?.id;
-  useEffect(() => { loadProps(model); }, [model]);
+  const state = models.value.find(({ id }) => id === model)?.status?.value;
+  useEffect(() => { loadProps(model); }, [model, state]);
   if (isLocked.value) return html`<header class="top"><h1>Stoker</h1></header>${trouble.value && html`<p class="banner" role="alert">${trouble.value}</p>`}<main class="locked"><button type="button" onClick=${loadModels}>Enter the API key</button></main><${KeyDialog} />`;
   return html`
     <header class="top">
@@ -40,7 +42,7 @@ function App() {
     ${trouble.value && html`<p class="banner" role="alert">${trouble.value}</p>`}
     <div class="body">
       ${hasSidebar.value && html`<${Sidebar} close=${closeOnPhone} />`}
-      <main>${isEngine ? html`<${Engine} />` : html`<${Conversation} /><${Composer} />`}</main>
+      <main>${isEngine ? html`<${Engine} />` : html`<${Conversation} /><${Composer} key=${open.value.id} id=${open.value.id} />`}</main>
     </div>
     ${isSetting && html`<${Settings} close=${() => setSetting(false)} />`}
     ${isChoosing && html`<${Models} close=${() => setChoosing(false)} />`}
@@ -98,7 +100,18 @@ addEventListener('keydown', (event) => {
   action();
 });
 
-await loadChats();
+/** Nothing is shown before it is known whether the server wants a key. A server that does not say so soon holds up no page. */
+function isKnown(loaded) {
+  return new Promise((resolve) => {
+    loaded.then(resolve);
+    effect(() => { if (isLocked.value) resolve(); });
+    setTimeout(resolve, PATIENCE_MS);
+  });
+}
+
+look();
+const loaded = loadModels();
+await Promise.all([loadChats(), isKnown(loaded)]);
 effect(() => { document.title = view.value === '#engine' ? 'Engine – Stoker' : `${open.value?.title ?? 'Chat'} – Stoker`; });
 render(html`<${App} />`, document.body);
-loadModels().then(resume);
+loaded.then(resume);

@@ -20,8 +20,8 @@ from stoker import _native
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelParts
 from stoker.backends.native.huge_pages import lies_in_small_pages
+from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.layout import Layout, plan_layout
-from stoker.backends.native.spec import Linear
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 from stoker.models.gguf import read_gguf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,16 @@ def play(tmp_path: Path) -> Play:
         return LLM(EngineConfig(model="recorded", script=str(tmp_path / "script.json"), **config))
 
     return play
+
+
+def test_an_answer_can_be_as_slow_as_that_of_a_real_model(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("stoker.backends.scripted_answers.time", SimpleNamespace(sleep=slept.append))
+    with play([{"text": "slow", "token_ms": 250}, "quick"]) as llm:
+        assert llm.chat("a").text == "slow"
+        assert slept == [0.25] * 5, "its bytes and its end"
+        assert llm.chat("b").text == "quick"
+        assert len(slept) == 5
 
 
 def test_each_new_prompt_gets_the_next_answer_and_a_known_one_its_own(play: Play) -> None:

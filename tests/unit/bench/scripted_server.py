@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from stoker.bench.request import Target
+from tests.waiting import BOUND_S
 
-LIMIT_S = 20
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -37,7 +37,7 @@ class SharedClock:
         """Does something, and waits until somebody has looked at the clock since."""
         num_reads = self._num_reads
         action()
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(BOUND_S):
             while self._num_reads == num_reads:
                 self._read.clear()
                 await self._read.wait()
@@ -112,7 +112,7 @@ class Scripted:
 
     @property
     def target(self) -> Target:
-        return Target(url=self.url, stall_s=LIMIT_S)
+        return Target(url=self.url, stall_s=BOUND_S)
 
 
 @asynccontextmanager

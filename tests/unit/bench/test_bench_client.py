@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -14,14 +13,12 @@ from stoker.bench.client import ask, get
 from stoker.bench.figures import Limits, figures_of
 from stoker.bench.request import Answer, FailureKind, Job, Target
 from stoker.errors import InvalidInput
-from tests.unit.bench.scripted_server import LIMIT_S, Exchange, Script, SharedClock, scripted
+from tests.ports import free_port
+from tests.unit.bench.scripted_server import Exchange, Script, SharedClock, scripted
+from tests.waiting import run
 
 JOB = Job((("system", " be brief"), ("user", " say four words please")), output_tokens=4)
 DELAYS_S = (0.7, 0.05, 0.05, 0.4)
-
-
-def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 2 * LIMIT_S))
 
 
 def ask_scripted(script: Script, clock: SharedClock | None = None, **fields: Any) -> Answer:
@@ -188,18 +185,13 @@ def test_what_a_server_does_wrong_is_named(script: Script, kind: FailureKind, sa
 
 
 def test_nobody_there_is_unreachable() -> None:
-    answer = run(ask(Target(url=f"http://127.0.0.1:{closed_port()}"), JOB))
+    answer = run(ask(Target(url=f"http://127.0.0.1:{free_port()}"), JOB))
     assert answer.failure is not None
     assert answer.failure.kind == FailureKind.UNREACHABLE
 
 
 def test_get_says_0_where_nothing_answers() -> None:
-    assert run(get(Target(url=f"http://127.0.0.1:{closed_port()}"), "/health", 5)) == (0, b"")
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    assert run(get(Target(url=f"http://127.0.0.1:{free_port()}"), "/health", 5)) == (0, b"")
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://x:port", "http://[::1"])

@@ -6,9 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +17,8 @@ from stoker.bench.process_usage import pid_of, watching
 from stoker.bench.request import Job, Target
 from stoker.bench.server import LaunchedServer, RunningServer, identify
 from stoker.errors import ModelNotLoaded, StokerError
-from tests.unit.bench.scripted_server import LIMIT_S, scripted
+from tests.unit.bench.scripted_server import scripted
+from tests.waiting import BOUND_S, run
 
 HTTP_SERVER = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
 BUSY = """
@@ -29,10 +28,6 @@ while sys.stdin.readline():
     sum(range(300_000))
     print("done", flush=True)
 """
-
-
-def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(coroutine)
 
 
 def test_a_server_is_started_restarted_and_ended() -> None:
@@ -47,10 +42,10 @@ def test_a_server_is_started_restarted_and_ended() -> None:
         assert not psutil.pid_exists(pid)
         second = await server.start()
         assert server.pid != pid
-        assert (await get(second, "/", 5))[0] == 200
+        assert (await get(second, "/", BOUND_S))[0] == 200
         await server.stop()
         await server.stop()
-        assert (await get(second, "/", 5))[0] == 0
+        assert (await get(second, "/", BOUND_S))[0] == 0
 
     run(main())
 
@@ -111,7 +106,7 @@ runpy.run_module("http.server", run_name="__main__", alter_sys=True)
         with pytest.raises(asyncio.CancelledError):
             await stopping
         # The loop alone may collect the process: else its transport may stay open, and be warned of in a later test.
-        await asyncio.wait_for(process.wait(), LIMIT_S)
+        await asyncio.wait_for(process.wait(), BOUND_S)
 
     run(main())
 
@@ -134,7 +129,7 @@ asyncio.run(main())
         assert process.stdout is not None
         started = psutil.Process(int(process.stdout.readline()))
         process.kill()
-    assert not psutil.wait_procs([started], LIMIT_S)[1]
+    assert not psutil.wait_procs([started], BOUND_S)[1]
 
 
 def test_a_program_that_is_not_there_is_an_error() -> None:

@@ -19,7 +19,8 @@ from stoker.bench.runner import Measurement, make_plan, measure
 from stoker.bench.scenarios import SCENARIOS, Measured, Turn
 from stoker.bench.server import Ability
 from stoker.errors import InvalidInput, ModelNotLoaded
-from tests.unit.bench.scripted_server import LIMIT_S, Exchange, Script, Scripted, answer, scripted
+from tests.unit.bench.scripted_server import Exchange, Script, Scripted, answer, scripted
+from tests.waiting import BOUND_S
 
 EVERYTHING: frozenset[Ability] = frozenset(("server", "restart", "launch"))
 
@@ -122,7 +123,7 @@ def test_as_many_requests_are_under_way_as_are_asked_for() -> None:
         await barrier.wait()
         address = exchange.writer.get_extra_info("sockname")
         for _ in range(3):
-            await get(Target(url=f"http://{address[0]}:{address[1]}"), "/v1/models", LIMIT_S)
+            await get(Target(url=f"http://{address[0]}:{address[1]}"), "/v1/models", BOUND_S)
         await answer(exchange)
 
     ran = run_scenario(small("distinct", concurrency=(2,), num_requests=6), script)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from stoker.cache.directory import BlockDirectory
-from tests.unit.cache.test_kv_store import KEYS, OURS, WAIT_S, Disk, Tiers
+from tests.unit.cache.test_kv_store import KEYS, OURS, Disk, Tiers
+from tests.waiting import BOUND_S, wait_until
 
 A_MOMENT_S = 0.02
 STATE = b"x" * 100
@@ -33,9 +33,7 @@ def kept(root: Path) -> set[bytes]:
 
 
 def wait_until_kept(root: Path, key: bytes) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while kept(root) != {key}:
-        assert time.monotonic() < deadline
+    wait_until(lambda: kept(root) == {key})
 
 
 def test_what_is_computed_is_written_when_nobody_computes(tmp_path: Path) -> None:
@@ -46,7 +44,7 @@ def test_what_is_computed_is_written_when_nobody_computes(tmp_path: Path) -> Non
     assert not disk.is_busy.wait(A_MOMENT_S)
     assert store.holds(KEYS[0])
     store.note_step(is_busy=False)
-    assert disk.is_busy.wait(WAIT_S)
+    assert disk.is_busy.wait(BOUND_S)
     assert store.close()
     assert kept(tmp_path) == set(KEYS[:3])
 
@@ -57,7 +55,7 @@ def test_who_begins_to_compute_is_not_disturbed_by_what_is_left(tmp_path: Path) 
     store.put(KEYS[0], STATE)
     disk.is_free.clear()
     store.note_step(is_busy=False)
-    assert disk.is_busy.wait(WAIT_S)
+    assert disk.is_busy.wait(BOUND_S)
     store.put(KEYS[1], STATE)
     store.note_step(is_busy=True)
     disk.is_busy.clear()
@@ -72,7 +70,7 @@ def test_nothing_waits_longer_than_a_while(tmp_path: Path, monkeypatch: pytest.M
     disk = Disk(tmp_path)
     store = busy(disk)
     store.put(KEYS[0], STATE)
-    assert disk.is_busy.wait(WAIT_S), "although somebody computes"
+    assert disk.is_busy.wait(BOUND_S), "although somebody computes"
     assert store.close()
 
 
@@ -83,7 +81,7 @@ def test_no_more_waits_than_a_part_of_the_memory(tmp_path: Path) -> None:
         store.put(key, STATE)
     assert not disk.is_busy.wait(A_MOMENT_S)
     store.put(KEYS[3], STATE)
-    assert disk.is_busy.wait(WAIT_S)
+    assert disk.is_busy.wait(BOUND_S)
     wait_until_kept(tmp_path, KEYS[0])
     assert store.counters().lost_blocks == 0
     assert store.close()
@@ -96,7 +94,7 @@ def test_a_full_disk_is_tried_again_after_its_pause_only(tmp_path: Path) -> None
     store = busy(disk)
     store.put(KEYS[0], STATE)
     store.note_step(is_busy=False)
-    assert disk.has_failed.wait(WAIT_S)
+    assert disk.has_failed.wait(BOUND_S)
     disk.has_failed.clear()
     store.put(KEYS[1], STATE)
     assert not disk.has_failed.wait(A_MOMENT_S)

@@ -17,10 +17,10 @@ import pytest
 from stoker.cache.directory import BlockDirectory, KeptModel
 from stoker.cache.store import KVStore
 from stoker.core.tiers import KVBytes
+from tests.waiting import BOUND_S
 
 OURS, FOREIGN = b"1" * 32, b"2" * 32
 KEYS = [bytes([index]) * 16 for index in range(10)]
-WAIT_S = 60.0
 
 
 class Disk(BlockDirectory):
@@ -60,7 +60,7 @@ class Disk(BlockDirectory):
 
     def _pass(self) -> None:
         self.is_busy.set()
-        assert self.is_free.wait(WAIT_S)
+        assert self.is_free.wait(BOUND_S)
 
 
 class Tiers(KVStore):
@@ -87,14 +87,14 @@ class Tiers(KVStore):
             limit_bytes=limit_bytes,
             read_ahead_bytes=read_ahead_bytes,
         )
-        assert not isinstance(disk, Disk) or disk.is_open.wait(WAIT_S)
+        assert not isinstance(disk, Disk) or disk.is_open.wait(BOUND_S)
         return self
 
     def fetched(self, *keys: bytes) -> list[bool]:
         """Waits until these have been read, or not; says which are there."""
         self.fetch(keys)
         while self.is_coming(keys):
-            assert self.arrivals.acquire(timeout=WAIT_S)
+            assert self.arrivals.acquire(timeout=BOUND_S)
         return [self.is_ready(key) for key in keys]
 
 
@@ -114,17 +114,17 @@ def test_a_model_that_is_closed_before_it_is_identified(
 
     def identify() -> bytes:
         is_asked.set()
-        assert may_end.wait(WAIT_S)
+        assert may_end.wait(BOUND_S)
         return OURS
 
     store = Tiers().open(BlockDirectory(tmp_path), identify=identify)
-    assert is_asked.wait(WAIT_S)
+    assert is_asked.wait(BOUND_S)
     store.put(KEYS[0], b"x" * 100)
     assert store.close()
     assert "not kept on disk" in caplog.text
     may_end.set()
     assert store._disk is not None
-    store._disk._thread.join(WAIT_S)
+    store._disk._thread.join(BOUND_S)
 
 
 def test_memory_alone_keeps_what_fits(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_slow_disk_holds_up_nobody(tmp_path: Path) -> None:
     disk.is_free.clear()
     store = Tiers(450).open(disk)
     store.put(KEYS[0], b"x" * 100)
-    assert disk.is_busy.wait(WAIT_S)
+    assert disk.is_busy.wait(BOUND_S)
     for key in KEYS[1:]:
         store.put(key, b"x" * 100)
         assert store.is_ready(key)
@@ -214,7 +214,7 @@ def test_nobody_waits_for_ever_for_what_a_slow_disk_reads(tmp_path: Path, monkey
     disk.is_free.clear()
     store = Tiers().open(disk)
     store.fetch([KEYS[0]])
-    assert disk.is_busy.wait(WAIT_S)
+    assert disk.is_busy.wait(BOUND_S)
     assert store.is_coming([KEYS[0]])
     assert store._disk is not None
     clock = store._disk._clock
@@ -230,7 +230,7 @@ def test_a_full_disk_costs_one_warning(tmp_path: Path, caplog: pytest.LogCapture
     store = Tiers().open(disk)
     for key in KEYS:
         store.put(key, b"x" * 100)
-    assert disk.has_failed.wait(WAIT_S)
+    assert disk.has_failed.wait(BOUND_S)
     assert store.close()
     assert store.counters().disk_failed_writes == 1, "it pauses"
     assert [store.is_ready(key) for key in KEYS] == [True] * len(KEYS)
@@ -301,7 +301,7 @@ def ahead(store: Tiers, num_blocks: int) -> list[bytes]:
     """Waits until so many blocks have been read ahead; returns those that are there."""
     assert store._disk is not None
     with store._disk._changed:
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + BOUND_S
         while store.counters().disk_read_ahead_blocks < num_blocks and time.monotonic() < deadline:
             store._disk._changed.wait(0.001)
     return [key for key in KEYS if store.is_ready(key)]
@@ -316,7 +316,7 @@ def test_after_a_start_what_was_used_last_comes_into_memory_by_itself(tmp_path: 
     store.touch([KEYS[3]])
     assert store.take(KEYS[3], 32) is not None
     assert (store.counters().disk_hit_tokens, store.counters().disk_read_ahead_blocks) == (32, 3)
-    assert disk.uses.acquire(timeout=WAIT_S)
+    assert disk.uses.acquire(timeout=BOUND_S)
     assert store.close()
     assert BlockDirectory(tmp_path).latest(OURS, size) == [KEYS[3]]
 
@@ -326,7 +326,7 @@ def test_reading_ahead_displaces_nothing(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.is_free.clear()
     store = Tiers(300).open(disk, read_ahead_bytes=10**6)
-    assert disk.is_busy.wait(WAIT_S)
+    assert disk.is_busy.wait(BOUND_S)
     store.put(KEYS[9], b"y" * 150)
     disk.is_free.set()
     assert ahead(store, 1) == [KEYS[3], KEYS[9]]
@@ -341,7 +341,7 @@ def test_who_waits_goes_before_what_is_read_ahead(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.is_free.clear()
     store = Tiers().open(disk, read_ahead_bytes=10**6)
-    assert disk.is_busy.wait(WAIT_S)
+    assert disk.is_busy.wait(BOUND_S)
     store.fetch(KEYS[:2])
     disk.is_free.set()
     assert ahead(store, 4) == KEYS[:6]
@@ -355,13 +355,13 @@ def test_a_server_that_ends_reads_nothing_more_ahead(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.is_free.clear()
     store = Tiers().open(disk, read_ahead_bytes=10**6)
-    assert disk.is_busy.wait(WAIT_S)
+    assert disk.is_busy.wait(BOUND_S)
     tier = store._disk
     assert tier is not None
 
     def let_go_of_the_disk() -> None:
         with tier._changed:
-            assert tier._changed.wait_for(lambda: tier._closes_at is not None, WAIT_S)
+            assert tier._changed.wait_for(lambda: tier._closes_at is not None, BOUND_S)
         disk.is_free.set()
 
     thread = threading.Thread(target=let_go_of_the_disk)
@@ -415,7 +415,7 @@ def test_a_use_is_noted_once_in_a_while(tmp_path: Path) -> None:
     store = Tiers().open(disk)
     store.touch([KEYS[0]])
     store.note_step(is_busy=False)
-    assert disk.uses.acquire(timeout=WAIT_S)
+    assert disk.uses.acquire(timeout=BOUND_S)
     store.touch([KEYS[0], KEYS[9]])
     store.touch([KEYS[1]])
     assert store.close()
@@ -432,7 +432,7 @@ def test_looking_after_the_folder_waits_until_nobody_computes(tmp_path: Path) ->
     store.note_step(is_busy=True)
     assert not disk.uses.acquire(timeout=0.02)
     store.note_step(is_busy=False)
-    assert disk.uses.acquire(timeout=WAIT_S)
+    assert disk.uses.acquire(timeout=BOUND_S)
     assert store.close()
 
 
@@ -477,10 +477,10 @@ def test_a_disk_that_is_full_in_the_middle_keeps_what_it_has(tmp_path: Path) -> 
     store = Tiers().open(disk)
     store.put(KEYS[0], b"whole")
     while not disk.keys(OURS):
-        assert disk.is_busy.wait(WAIT_S)
+        assert disk.is_busy.wait(BOUND_S)
     disk.write_error = OSError(errno.ENOSPC, "No space left on device")
     store.put(KEYS[1], b"never written")
-    assert disk.has_failed.wait(WAIT_S)
+    assert disk.has_failed.wait(BOUND_S)
     assert store.fetched(KEYS[0]) == [True]
     assert store.close()
     assert not list(tmp_path.rglob("*.tmp"))
@@ -507,10 +507,10 @@ def test_a_folder_that_nobody_has_changed_is_not_read_again(tmp_path: Path, monk
     monkeypatch.setattr("stoker.cache.disk._REFRESH_S", 0.01)
     store = Tiers().open(Watched(tmp_path))
     for _ in range(5):
-        assert looks.acquire(timeout=WAIT_S)
+        assert looks.acquire(timeout=BOUND_S)
     assert ways.count("keys") == 1
     assert store.holds(KEYS[0])
     BlockDirectory(tmp_path).write(OURS, KEYS[2], b"x")
     while not store.holds(KEYS[2]):
-        assert looks.acquire(timeout=WAIT_S)
+        assert looks.acquire(timeout=BOUND_S)
     assert store.close()

@@ -20,8 +20,9 @@ from stoker.bench.results import read_results, write_results
 from stoker.cli.bench_runs import _as_arguments
 from stoker.cli.report import INTERRUPTED
 from tests.unit.bench.bench_samples import make_answer, make_figures, make_results, make_sample
-from tests.unit.bench.scripted_server import LIMIT_S, Exchange, Script, Scripted, answer, scripted
+from tests.unit.bench.scripted_server import Exchange, Script, Scripted, answer, scripted
 from tests.unit.cli.conftest import Stoker
+from tests.waiting import BOUND_S
 
 END_S = 120
 """A server that is told to end has 60 s before it is killed."""
@@ -45,12 +46,12 @@ def served(script: Script = answer) -> Generator[Scripted]:
     stop: list[object] = []
     thread = threading.Thread(target=lambda: (loop.run_until_complete(main()), loop.close()))
     thread.start()
-    assert ready.wait(LIMIT_S)
+    assert ready.wait(BOUND_S)
     try:
         yield found[0]
     finally:
         stop[0]()  # type: ignore[operator]
-        thread.join(LIMIT_S)
+        thread.join(BOUND_S)
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])

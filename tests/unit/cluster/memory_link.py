@@ -13,8 +13,6 @@ from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime.base import Runtime
 from stoker.runtime.block_follower import BlockFollower
 
-BOUND_S = 20.0
-
 
 class MemoryLink:
     """Whatever is said is encoded and decoded on its way."""
@@ -75,10 +73,3 @@ class MemoryLink:
         assert self.session is not None
         self.orders += orders
         self.session.obey(decode_orders(encode(orders)))
-
-
-async def until(condition: object) -> None:
-    """The outer bound of the test ends a condition that never comes true."""
-    assert callable(condition)
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)

@@ -21,8 +21,9 @@ from stoker.errors import EngineCrashed, ModelNotLoaded
 from stoker.runtime import block_follower
 from stoker.runtime.replica_request import beginning_of_submit
 from stoker.runtime.replicas import ReplicatedRuntime
-from tests.unit.cluster.memory_link import BOUND_S, MemoryLink, until
+from tests.unit.cluster.memory_link import MemoryLink
 from tests.unit.runtime.fake_replica import CARD, FakeReplica
+from tests.waiting import BOUND_S, run, until
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +36,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Cluster:
     """Replicas by their ids, and the model over them."""
 
-    def __init__(self, *present: str) -> None:
+    def __init__(self, *present: str, start_s: float = BOUND_S) -> None:
         self.fakes: dict[str, FakeReplica] = {}
         self.links: dict[str, list[MemoryLink]] = {}
         self.present = set(present)
         self.blocks: BlocksHeld | None = None
         """What every replica says that it holds, at first."""
-        self.fleet = ClusterFleet(lambda: self.present, self._connect, start_s=1.0)
+        self.fleet = ClusterFleet(lambda: self.present, self._connect, start_s=start_s)
         self.runtime = ReplicatedRuntime(self.fleet, restart_wait_s=5.0)
 
     def fake(self, replica_id: str) -> FakeReplica:
@@ -72,7 +73,7 @@ def play(cluster: Cluster, test: Coroutine[Any, Any, None]) -> None:
         finally:
             await cluster.runtime.close()
 
-    asyncio.run(asyncio.wait_for(whole(), BOUND_S))
+    run(whole())
 
 
 def ready(cluster: Cluster) -> int:
@@ -297,6 +298,6 @@ def test_other_model_gets_no_requests():
 
 
 def test_no_replica_comes():
-    cluster = Cluster()
+    cluster = Cluster(start_s=0.05)
     with pytest.raises(ModelNotLoaded, match="no replica"):
-        asyncio.run(asyncio.wait_for(cluster.runtime.start(), BOUND_S))
+        run(cluster.runtime.start())

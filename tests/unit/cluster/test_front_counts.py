@@ -18,8 +18,7 @@ from stoker.runtime.served import ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
 from tests.unit.runtime.fake_replica import FakeReplica
-
-BOUND_S = 60.0
+from tests.waiting import BOUND_S, run
 
 
 class Front:
@@ -109,4 +108,4 @@ def test_scrapes_that_follow_each_other_ask_once() -> None:
         assert set(await first.counts.fronts.ask()) == {"b"}
         assert first.num_asked == 2
 
-    asyncio.run(asyncio.wait_for(test(), BOUND_S))
+    run(test())

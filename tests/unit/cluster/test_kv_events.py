@@ -11,8 +11,8 @@ import zmq.asyncio
 from stoker.cluster.kv_events import KVEventPublisher, Translator
 from stoker.engine.blocks_held import MEMORY, POOL, RemovedBlocks, StoredBlocks
 from stoker.engine.question_messages import BlocksHeld
+from tests.waiting import run
 
-BOUND_S = 60.0
 TOKENS = list(range(64))
 BIG = 2**64 - 1
 
@@ -94,4 +94,4 @@ def test_subscriber_hears_what_changes_and_can_ask_for_what_it_missed() -> None:
         await publisher.close()
         context.term()
 
-    asyncio.run(asyncio.wait_for(test(), BOUND_S))
+    run(test())

@@ -15,10 +15,10 @@ from stoker.cluster.kv_events import KVEventPublisher
 from stoker.core.blocks import BLOCK_ENTRIES, Chain, root_key
 from stoker.engine.blocks_held import MEMORY, POOL, RemovedBlocks, StoredBlocks, block_number
 from stoker.engine.question_messages import BlocksHeld
+from tests.waiting import run
 
 dynamo: Any = pytest.importorskip("dynamo.llm", reason="pip install ai-dynamo-runtime")
 
-BOUND_S = 120.0
 TOKENS = list(range(1, 8 * BLOCK_ENTRIES + 1))
 QUESTION = {"model_name": "default", "token_ids": [*TOKENS, *[999] * 40], "allowed_worker_ids": [1, 2]}
 
@@ -76,4 +76,4 @@ def test_router_chooses_the_engine_that_holds_the_prompt() -> None:
         for publisher in publishers:
             await publisher.close()
 
-    asyncio.run(asyncio.wait_for(test(), BOUND_S))
+    run(test())

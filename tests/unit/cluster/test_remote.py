@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -17,8 +17,9 @@ from stoker.engine.protocol import Accepted, Output, Pause, Resume, Submit, Usag
 from stoker.engine.question_messages import ChangeAdapters, Embed, EraseSlots, ListSlots, Question, SaveSlot, Tokenize
 from stoker.engine.stats import EngineStats
 from stoker.errors import EngineCrashed, ModelNotLoaded, Overloaded, UnsupportedParameter
-from tests.unit.cluster.memory_link import BOUND_S, MemoryLink, until
+from tests.unit.cluster.memory_link import MemoryLink
 from tests.unit.runtime.fake_replica import CARD, FakeReplica
+from tests.waiting import BOUND_S, run, until
 
 SUBMIT = Submit("r", "hello", SamplingParams(max_tokens=5))
 
@@ -39,10 +40,6 @@ class Pair:
     async def __aexit__(self, *_: object) -> None:
         await self.remote.close()
         await until(lambda: not self.fake.open)
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, BOUND_S))
 
 
 async def begun(pair: Pair) -> AsyncGenerator[Accepted | Output, None]:

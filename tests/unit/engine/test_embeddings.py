@@ -43,9 +43,10 @@ from stoker.errors import (
     Timeout,
 )
 from tests.harness import loaded
-from tests.unit.engine.test_client import answer, run, started, until
+from tests.unit.engine.test_client import answer, started
 from tests.unit.engine.test_engine import Clock, add
-from tests.unit.engine.test_worker import BOUND_S, Sink
+from tests.unit.engine.test_worker import Sink
+from tests.waiting import BOUND_S, run, until
 
 RANK = scripted_embedding_info(pooling=Pooling.RANK)
 LONG = "a long text " * 30

@@ -52,6 +52,7 @@ def add(engine: Engine, request_id: str, outline: Outline, params: dict[str, Any
     [
         (JSON, Outline(grammar=GRAMMAR)),
         (THOUGHT + JSON, Outline(grammar=GRAMMAR, reasoning=THINK)),
+        (THOUGHT + "\n\n" + JSON, Outline(grammar=GRAMMAR, reasoning=THINK)),
         (f"{THOUGHT} {THOUGHT}", Outline(grammar=GRAMMAR, reasoning=THINK)),
         (THOUGHT + JSON, Outline(grammar=GRAMMAR, reasoning=ReasoningSpan(
             start_text="<think>", end_text="</think>", budget=20, closing_text=" row, row, so: "))),

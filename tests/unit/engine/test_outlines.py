@@ -145,6 +145,25 @@ def test_reasoning_whose_marker_is_text_may_stand_before_the_grammar(said: str) 
     assert last(events).finish_reason == "stop"
 
 
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ("so 12</think>\n\n34", "so 12</think>\n\n34"),
+        ("so 12</think>\n34", "so 12</think>\n34"),
+        ("so 12</think>\n\n\n34", "so 12</think>\n\n"),
+        ("so 12</think>3\n4", "so 12</think>3"),
+    ],
+)
+@pytest.mark.parametrize("budget", [None, 500])
+def test_line_breaks_may_stand_between_reasoning_and_the_grammar(said: str, written: str, budget: int | None) -> None:
+    span = replace(THINK, starts_open=True, budget=budget)
+    outline = Outline(grammar=GrammarText(kind="regex", text="[0-9]{2}"), reasoning=span)
+    events = answer(make_engine(reply_with(said)), outline, temperature=0)
+    assert text(events).startswith(written)
+    assert len(text(events).partition("</think>")[2].strip("\n")) == len("34")
+    assert last(events).finish_reason == "stop"
+
+
 def test_content_that_begins_like_the_marker_of_reasoning_follows_the_grammar() -> None:
     outline = Outline(grammar=GrammarText(kind="regex", text="<th[0-9]{2}"), reasoning=THINK)
     events = answer(make_engine(reply_with("<th34 and more")), outline, temperature=0)

@@ -27,9 +27,10 @@ from stoker.engine.question_messages import (
 )
 from stoker.engine.questions import MAX_QUESTIONS, Questions
 from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, Timeout
-from tests.unit.engine.test_client import ENDLESS, answer, first_output, run, started, until
+from tests.unit.engine.test_client import ENDLESS, answer, first_output, started
 from tests.unit.engine.test_engine import add, make_engine, outputs
 from tests.unit.engine.test_engine import run as run_engine
+from tests.waiting import run, until
 
 
 def ask_slots(engine: Engine) -> list[SlotState]:

@@ -10,23 +10,15 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-import pytest
-
 from stoker.cache.directory import BlockDirectory
 from tests.unit.engine import writing_child
 from tests.unit.engine.writing_child import FINGERPRINT, answer, open_engine
+from tests.waiting import BOUND_S
 
-LIMIT_S = 60
 LONG_AGO = (0, 0)
 MOST_LINES = 100_000
 NUM_BLOCKS = 12
 """More than one conversation has."""
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stands still for a while changes nothing here."""
-    monkeypatch.setattr("stoker.cache.disk.WAIT_S", LIMIT_S)
 
 
 @contextmanager
@@ -41,7 +33,7 @@ def killed_when(folder: Path, is_time: Callable[[str], bool], *arguments: str) -
         yield
     finally:
         process.kill()
-        process.communicate(timeout=LIMIT_S)
+        process.communicate(timeout=BOUND_S)
 
 
 def check_answers(folder: Path, numbers: Iterable[int]) -> list[int]:

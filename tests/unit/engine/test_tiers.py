@@ -22,8 +22,8 @@ from stoker.engine.tiers import open_kv_store
 from stoker.engine.worker import EngineWorker
 from stoker.errors import InvalidInput
 from tests.harness import loaded
+from tests.waiting import BOUND_S
 
-BOUND_S = 20.0
 PROMPT = [index % 250 for index in range(160)]
 MIB = 2**20
 

@@ -11,7 +11,8 @@ from stoker.engine.protocol import Submit
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Overloaded
 from tests.harness import loaded
-from tests.unit.engine.test_worker import BOUND_S, ENDLESS, Gate, Sink
+from tests.unit.engine.test_worker import ENDLESS, Gate, Sink
+from tests.waiting import BOUND_S
 
 LIMIT = 100
 

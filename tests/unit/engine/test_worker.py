@@ -21,8 +21,8 @@ from stoker.engine.stream import Stream
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded
 from tests.harness import loaded
+from tests.waiting import BOUND_S
 
-BOUND_S = 10.0
 ENDLESS = SamplingParams(temperature=0, ignore_eos=True)
 
 

@@ -24,7 +24,7 @@ from stoker.engine.loaded import Loaded
 from stoker.engine.protocol import Event, Output, Submit
 
 FINGERPRINT = b"1" * 32
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 ANSWER = SamplingParams(temperature=0, max_tokens=8)
 
 

@@ -60,6 +60,9 @@ def test_segments_come_in_order_with_what_is_known_before(tmp_path: Path):
         assert segments[2].words[0].start == 2
         heard, segments = await found(transcriber, recording(0.4), Wish(task="translate"))
         assert (heard.language, text(segments), segments[0].words) == ("de", " t4", None)
+        load = transcriber.load()
+        assert (load.num_open, load.num_segments, load.heard_s, load.num_crashes) == (0, 4, 4.0, 0)
+        assert load.compute_s > 0
 
     run(tmp_path, body)
 

@@ -15,9 +15,11 @@ from stoker.errors import DownloadFailed, ResourceExhausted
 from stoker.models import hub
 from stoker.models.catalog import HubFile
 from stoker.models.progress import NoProgress
+from tests.ports import free_port
 from tests.unit.models.conftest import RecordedProgress
 from tests.unit.models.fake_hub import FakeHub, send
 from tests.unit.models.socks_proxy import SocksProxy
+from tests.waiting import BOUND_S
 
 CONTENT = bytes(range(256)) * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -35,14 +37,14 @@ def into(tmp_path: Path) -> Path:
     return tmp_path / "file"
 
 
-def get(into: Path, *, within_s: float = 5.0) -> str | None:
+def get(into: Path, *, within_s: float = BOUND_S) -> str | None:
     return hub.fetch(SOURCE, into, NoProgress(), within_s=within_s)
 
 
 def test_a_file_arrives_with_the_promised_checksum(
     stocked_hub: FakeHub, into: Path, progress: RecordedProgress
 ) -> None:
-    assert hub.fetch(SOURCE, into, progress, within_s=5) == SHA256
+    assert hub.fetch(SOURCE, into, progress, within_s=BOUND_S) == SHA256
     assert into.read_bytes() == CONTENT
     assert progress.transfers == [["sub/model.gguf", len(CONTENT), len(CONTENT)]]
 
@@ -95,7 +97,7 @@ def test_a_refusal_is_explained(stocked_hub: FakeHub, into: Path, status: int, w
         get(into)
     assert "org/repo/sub/model.gguf" in caught.value.message
     with pytest.raises(DownloadFailed, match=what):
-        hub.list_files("org/repo", within_s=5)
+        hub.list_files("org/repo", within_s=BOUND_S)
     assert not into.exists()
 
 
@@ -118,7 +120,7 @@ def test_a_name_that_is_never_resolved_costs_no_more_than_allowed(
     resolver_gives_up = threading.Event()
 
     def hang(*_: object, **__: object) -> Any:
-        resolver_gives_up.wait(10)
+        resolver_gives_up.wait(BOUND_S)
         raise socket.gaierror("gave up")
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
@@ -129,8 +131,7 @@ def test_a_name_that_is_never_resolved_costs_no_more_than_allowed(
 
 
 def test_a_closed_port_fails_at_once(clean_hub_client: None, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
     with pytest.raises(DownloadFailed, match="refused"):
         get(into)
@@ -173,7 +174,7 @@ def test_a_client_that_lacks_what_a_proxy_needs_says_so(
     with pytest.raises(DownloadFailed, match=expected):
         get(into)
     with pytest.raises(DownloadFailed, match=expected):
-        hub.list_files("org/repo", within_s=5)
+        hub.list_files("org/repo", within_s=BOUND_S)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +188,7 @@ def test_a_client_that_lacks_what_a_proxy_needs_says_so(
 def test_a_proxy_that_is_not_there_is_named(
     no_proxy: None, into: Path, monkeypatch: pytest.MonkeyPatch, proxy: str, named: str
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("ALL_PROXY", proxy.format(port=port))
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
     with pytest.raises(DownloadFailed) as caught:
@@ -197,8 +197,7 @@ def test_a_proxy_that_is_not_there_is_named(
 
 
 def test_a_proxy_that_is_not_used_is_not_named(no_proxy: None, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
@@ -230,7 +229,7 @@ def test_a_broken_transfer_is_taken_up_again(stocked_hub: FakeHub, into: Path, p
         return True
 
     stocked_hub.behave = break_once
-    assert hub.fetch(SOURCE, into, progress, within_s=5) == SHA256
+    assert hub.fetch(SOURCE, into, progress, within_s=BOUND_S) == SHA256
     assert into.read_bytes() == CONTENT
     assert [headers.get("range") for headers in stocked_hub.file_requests] == [None, "bytes=1000-"]
     assert progress.transfers == [[SOURCE.file, len(CONTENT), len(CONTENT)]]
@@ -245,7 +244,7 @@ def test_a_server_that_gives_no_parts_is_asked_for_all_again(
         return True
 
     stocked_hub.behave = whole_at_second
-    hub.fetch(SOURCE, into, progress, within_s=5)
+    hub.fetch(SOURCE, into, progress, within_s=BOUND_S)
     assert into.read_bytes() == CONTENT
     assert progress.transfers[-1] == [SOURCE.file, len(CONTENT), len(CONTENT)]
 
@@ -299,7 +298,7 @@ def test_a_file_that_cannot_fit_is_not_begun(stocked_hub: FakeHub, into: Path, m
 
 def test_names_of_a_repository(stocked_hub: FakeHub) -> None:
     stocked_hub.files["org/repo", "README.md"] = b""
-    assert sorted(hub.list_files("org/repo", within_s=5)) == ["README.md", "sub/model.gguf"]
+    assert sorted(hub.list_files("org/repo", within_s=BOUND_S)) == ["README.md", "sub/model.gguf"]
 
 
 def test_an_answer_without_sense_is_a_failure(stocked_hub: FakeHub) -> None:
@@ -311,4 +310,4 @@ def test_an_answer_without_sense_is_a_failure(stocked_hub: FakeHub) -> None:
 
         stocked_hub.behave = answer
         with pytest.raises(DownloadFailed, match="org/repo"):
-            hub.list_files("org/repo", within_s=5)
+            hub.list_files("org/repo", within_s=BOUND_S)

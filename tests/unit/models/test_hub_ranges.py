@@ -12,6 +12,7 @@ from stoker.models import hub
 from stoker.models.catalog import HubFile
 from tests.unit.models.conftest import RecordedProgress
 from tests.unit.models.fake_hub import FakeHub, send
+from tests.waiting import BOUND_S
 
 SOURCE = HubFile("org/repo", "large.gguf")
 PIECE = 1000
@@ -31,7 +32,7 @@ def asked(hub_: FakeHub) -> list[str | None]:
 
 
 def test_a_large_file_comes_in_parts(large_hub: FakeHub, tmp_path: Path, progress: RecordedProgress) -> None:
-    hub.fetch(SOURCE, tmp_path / "f", progress, within_s=5)
+    hub.fetch(SOURCE, tmp_path / "f", progress, within_s=BOUND_S)
     assert (tmp_path / "f").read_bytes() == CONTENT
     spans = [f"bytes={start}-{min(start + PIECE, len(CONTENT)) - 1}" for start in range(0, len(CONTENT), PIECE)]
     assert asked(large_hub)[0] is None
@@ -46,11 +47,11 @@ def test_the_parts_come_side_by_side_and_the_x(large_hub: FakeHub, tmp_path: Pat
         if request.headers.get("Range") == f"bytes={3 * PIECE}-{4 * PIECE - 1}":
             others.set()
         if request.headers.get("Range") == f"bytes=0-{PIECE - 1}":
-            assert others.wait(10)
+            assert others.wait(BOUND_S)
         return False
 
     large_hub.behave = first_waits_for_the_fourth
-    hub.fetch(SOURCE, tmp_path / "f", progress, within_s=5)
+    hub.fetch(SOURCE, tmp_path / "f", progress, within_s=BOUND_S)
     assert (tmp_path / "f").read_bytes() == CONTENT
 
 
@@ -71,7 +72,7 @@ def test_one_connection_brings_what_several_could_not(
     large_hub: FakeHub, tmp_path: Path, progress: RecordedProgress, behavior: Behavior
 ) -> None:
     large_hub.behave = behavior
-    hub.fetch(SOURCE, tmp_path / "f", progress, within_s=5)
+    hub.fetch(SOURCE, tmp_path / "f", progress, within_s=BOUND_S)
     assert (tmp_path / "f").read_bytes() == CONTENT
 
 
@@ -85,7 +86,7 @@ def test_a_file_that_changes_meanwhile_is_not_mixed(large_hub: FakeHub, tmp_path
 
     large_hub.behave = other_length
     with pytest.raises(DownloadFailed, match="the file has changed"):
-        hub.fetch(SOURCE, tmp_path / "f", RecordedProgress(), within_s=5)
+        hub.fetch(SOURCE, tmp_path / "f", RecordedProgress(), within_s=BOUND_S)
 
 
 def test_a_part_that_is_there_is_not_asked_for_again(
@@ -97,9 +98,9 @@ def test_a_part_that_is_there_is_not_asked_for_again(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        hub.fetch(SOURCE, tmp_path / "f", Impatient(), within_s=5)
+        hub.fetch(SOURCE, tmp_path / "f", Impatient(), within_s=BOUND_S)
     assert (tmp_path / "f").read_bytes() == CONTENT[:PIECE]
     large_hub.requests.clear()
-    hub.fetch(SOURCE, tmp_path / "f", progress, within_s=5)
+    hub.fetch(SOURCE, tmp_path / "f", progress, within_s=BOUND_S)
     assert (tmp_path / "f").read_bytes() == CONTENT
     assert f"bytes=0-{PIECE - 1}" not in asked(large_hub)

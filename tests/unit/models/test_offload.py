@@ -10,7 +10,7 @@ import pytest
 from stoker.errors import ResourceExhausted
 from stoker.models.gguf import read_gguf
 from stoker.models.memory_plan import MemoryNeeds
-from stoker.models.offload import LayerSizes, layer_sizes, offload, shared_offload
+from stoker.models.offload import Device, LayerSizes, Offload, layer_sizes, own_memory, shared_offload
 from tests.tiny_models import TinyModel, write_tiny_model
 
 MIB = 1 << 20
@@ -37,6 +37,11 @@ class Card:
 
 def card(free: int) -> Card:
     return Card(free + 1000, free)
+
+
+def offload(needs: MemoryNeeds, sizes: LayerSizes, devices: list[Device], asked: int | None) -> Offload:
+    own = own_memory(sizes, devices, asked)
+    return own.offload(needs, own.room)
 
 
 def test_everything_goes_to_a_large_card_and_little_stays() -> None:

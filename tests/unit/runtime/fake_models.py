@@ -18,8 +18,8 @@ from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.base import Runtime
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.registry import Lease, ModelSpec, Registry
-
-WAIT_S = 20
+from tests.waiting import run as in_a_loop
+from tests.waiting import until
 
 P = ParamSpec("P")
 
@@ -29,7 +29,7 @@ def live(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), WAIT_S))
+        in_a_loop(test(*args, **kwargs))
 
     return run
 
@@ -217,13 +217,6 @@ async def running(*models: FakeModel, **fields: Any) -> AsyncGenerator[Machine]:
         await until(lambda: asyncio.all_tasks() == before)
     assert [model.name for model in machine.models if model.num_loaded] == []
     assert all(runtime.num_closes for model in machine.models for runtime in model.made)
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    """Lets everybody else go on until something holds."""
-    async with asyncio.timeout(WAIT_S):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def settled() -> None:

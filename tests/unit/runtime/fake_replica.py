@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -52,8 +52,8 @@ from stoker.runtime.replicas import ReplicatedRuntime
 from stoker.text.chat_formats.probe import ChatFormat, find_format
 from stoker.text.chat_template import ChatTemplate
 from stoker.text.messages import Json, Message
+from tests.waiting import run, until
 
-BOUND_S = 20.0
 NUM_SLOTS = 4
 CARD = ModelCard("tiny", "scripted", "test", "", 300, 4096, 2048, 4000, 2, 8, None, "", "", 0, 0, 0)
 """Two requests run, eight wait."""
@@ -304,12 +304,6 @@ class Stage:
                 fake.finish(request_id)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """The outer bound of the test ends a condition that never comes true."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
-
-
 def play(stage: Stage, test: Coroutine[Any, Any, None]) -> None:
     """Runs a test on a model that is loaded before and closed after it."""
 
@@ -321,4 +315,4 @@ def play(stage: Stage, test: Coroutine[Any, Any, None]) -> None:
             await stage.runtime.close()
         assert all(fake.is_closed and not fake.open for fake in stage.made)
 
-    asyncio.run(asyncio.wait_for(whole(), BOUND_S))
+    run(whole())

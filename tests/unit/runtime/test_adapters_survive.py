@@ -10,7 +10,8 @@ from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import AdapterNotFound, BackendError, ModelNotLoaded
-from tests.unit.runtime.fake_models import FakeModel, Machine, live, running, until
+from tests.unit.runtime.fake_models import FakeModel, Machine, live, running
+from tests.waiting import until
 
 POET = AdapterSpec(name="poet", path="poet.gguf")
 

@@ -14,7 +14,8 @@ from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime import block_follower
 from stoker.runtime.block_follower import BlockFollower
 from stoker.runtime.replica_request import beginning_of_submit
-from tests.unit.runtime.fake_replica import BOUND_S, FakeReplica, Stage, play, until
+from tests.unit.runtime.fake_replica import FakeReplica, Stage, play
+from tests.waiting import run, until
 
 PROMPT = "a prompt that is long enough to be worth something " * 40
 BLOCKS = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -53,7 +54,7 @@ def test_listeners_are_told_everything_once_and_then_what_changes() -> None:
         await follower.close()
         assert heard == [whole(1, 2), change(2, [3], [1])]
 
-    asyncio.run(asyncio.wait_for(test(), BOUND_S))
+    run(test())
 
 
 def test_engine_that_cannot_say_is_asked_once_and_one_that_is_starting_again() -> None:
@@ -71,7 +72,7 @@ def test_engine_that_cannot_say_is_asked_once_and_one_that_is_starting_again() -
         await until(lambda: heard == [whole(1)])
         await asyncio.gather(*(follower.close() for follower in followers))
 
-    asyncio.run(asyncio.wait_for(test(), BOUND_S))
+    run(test())
 
 
 def test_request_goes_where_its_prompt_lies_and_not_where_it_was_sent_first() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.runtime.eviction import Candidate, SwapBounds, Waiting, choose_victims, has_had_enough, leaves_at
+from stoker.runtime.eviction import Candidate, Lack, SwapBounds, Waiting, choose_victims, has_had_enough, leaves_at
 
 BOUNDS = SwapBounds(wait_s=5, max_requests=10, linger_s=0.25)
 
@@ -34,8 +34,17 @@ def busy(key: str, num_bytes: int, used_at: float) -> Candidate:
 def test_least_recently_used_that_frees_enough(
     candidates: list[Candidate], num_bytes: int, num_places: int, chosen: str | None
 ):
-    victims = choose_victims(candidates, num_bytes=num_bytes, num_places=num_places)
+    victims = choose_victims(candidates, Lack(num_bytes, places=num_places))
     assert (None if victims is None else "".join(sorted(victim.key for victim in victims))) == chosen
+
+
+def test_memory_of_devices_counts_for_itself():
+    on_device = Candidate("a", 1, 9, True, device_bytes=50)
+    in_ram = Candidate("b", 100, 1, True)
+    assert choose_victims([on_device, in_ram], Lack(0, 50)) == (on_device,)
+    assert choose_victims([on_device, in_ram], Lack(90, 0)) == (in_ram,)
+    assert choose_victims([on_device, in_ram], Lack(90, 50)) == (in_ram, on_device)
+    assert choose_victims([on_device, in_ram], Lack(0, 51)) is None
 
 
 def test_bound_in_time_and_in_number():

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotFound, ModelNotLoaded
-from tests.unit.runtime.fake_models import FakeModel, live, running, settled, until
+from tests.unit.runtime.fake_models import FakeModel, live, running, settled
+from tests.waiting import until
 
 
 @live

@@ -6,7 +6,8 @@ from stoker.engine.orders import LoadProgress
 from stoker.engine.protocol import Loading
 from stoker.errors import EngineCrashed
 from stoker.runtime.model_events import ModelEvent
-from tests.unit.runtime.fake_models import FakeModel, live, running, until
+from tests.unit.runtime.fake_models import FakeModel, live, running
+from tests.waiting import until
 
 
 def test_it_tells_now_and_then_and_at_the_end():

@@ -19,7 +19,8 @@ from stoker.errors import (
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ModelSpec, Registry, ServedModel
 from stoker.runtime.served import names_of_source, served_names
-from tests.unit.runtime.fake_models import FakeModel, leaders, live, running, settled, until
+from tests.unit.runtime.fake_models import FakeModel, leaders, live, running, settled
+from tests.waiting import until
 
 
 class CountingRuntime:

@@ -11,7 +11,8 @@ from stoker.engine.config import AdapterSpec
 from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import AdapterInvalid, AdapterNotFound, EngineCrashed, ModelNotLoaded
 from stoker.runtime.replica import Phase
-from tests.unit.runtime.fake_replica import Stage, play, until
+from tests.unit.runtime.fake_replica import Stage, play
+from tests.waiting import until
 
 POET = AdapterSpec(name="poet", path="poet.gguf")
 

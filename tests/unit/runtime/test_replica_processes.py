@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,13 @@ from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotLoaded, Stoke
 from stoker.runtime.local_fleet import LocalFleet
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
+from tests.waiting import run, until
 
-BOUND_S = 15.0
 COMMAND = (sys.executable, str(Path(__file__).parents[1] / "engine" / "scripted_child.py"))
 ANSWER = "an answer."
 QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.01)
 GREEDY = SamplingParams(temperature=0)
 ENDLESS = SamplingParams(temperature=0, ignore_eos=True)
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, BOUND_S))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """The outer bound of the test ends a condition that never comes true."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
 
 
 class Model:

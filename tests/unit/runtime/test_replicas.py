@@ -29,8 +29,9 @@ from stoker.errors import (
     Timeout,
 )
 from stoker.text.messages import Message
-from tests.unit.runtime.fake_replica import BOUND_S, CARD, NUM_SLOTS, Stage, play, until
+from tests.unit.runtime.fake_replica import CARD, NUM_SLOTS, Stage, play
 from tests.unit.runtime.test_totals import beat
+from tests.waiting import run, until
 
 LONG = "a conversation that goes on for a while, and says the same again. " * 40
 QUICK: dict[str, Any] = {"scale_hold_s": 10.0, "scale_cooldown_s": 60.0}
@@ -65,7 +66,7 @@ def test_the_first_loads_alone_and_the_others_become_like_it():
         assert stage.runtime.health().state == "closed"
         assert not stage.alive
 
-    asyncio.run(asyncio.wait_for(whole(), BOUND_S))
+    run(whole())
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -87,7 +88,7 @@ def test_one_that_cannot_be_loaded_ends_the_start(number: int):
         assert not stage.alive
         await stage.runtime.close()
 
-    asyncio.run(asyncio.wait_for(whole(), BOUND_S))
+    run(whole())
 
 
 def test_closing_ends_a_start_and_what_runs():
@@ -102,7 +103,7 @@ def test_closing_ends_a_start_and_what_runs():
             await starting
         assert not stage.alive
 
-    asyncio.run(asyncio.wait_for(whole(), BOUND_S))
+    run(whole())
 
 
 def test_requests_spread_and_conversations_stay():

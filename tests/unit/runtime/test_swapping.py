@@ -5,7 +5,8 @@ from collections import Counter
 from itertools import pairwise
 
 from stoker.runtime.registry import Lease
-from tests.unit.runtime.fake_models import FakeModel, Machine, leaders, live, running, settled, until
+from tests.unit.runtime.fake_models import FakeModel, Machine, leaders, live, running, settled
+from tests.waiting import until
 
 BOUND_S = 5.0
 

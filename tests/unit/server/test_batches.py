@@ -20,8 +20,9 @@ from stoker.server.batches.batches import PRIORITY, WINDOW_S, Batches
 from stoker.server.batches.files import FileStore, owner_tag
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
-from tests.unit.runtime.fake_models import live, until
+from tests.unit.runtime.fake_models import live
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app, registry_of, served
+from tests.waiting import BOUND_S, until
 
 KEYS = "alice:sk-alice,bob:sk-bob"
 
@@ -67,7 +68,7 @@ async def begin(client: openai.AsyncOpenAI, *lines: bytes, endpoint: Any = "/v1/
 
 async def when(client: openai.AsyncOpenAI, batch_id: str, is_true: Callable[[Any], bool]) -> Any:
     """The batch, as soon as that holds of it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND_S):
         while True:
             batch = await client.batches.retrieve(batch_id)
             if is_true(batch):

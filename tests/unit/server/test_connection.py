@@ -11,16 +11,16 @@ import pytest
 from stoker.errors import Overloaded
 from stoker.server.transport.connection import ABORT, while_connected
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, make_app
+from tests.waiting import BOUND_S
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
-WAIT_S = 5
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     """Runs one test on its own loop, and sees to it that it leaves no task behind."""
 
     async def go() -> None:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(BOUND_S):
             await test
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -139,14 +139,14 @@ def test_slow_template_holds_up_nobody_else():
 
         def render_chat(self, *args: Any, **kwargs: Any) -> str:
             self.entered.set()
-            assert self.may_end.wait(WAIT_S / 5), "the event loop is held up"
+            assert self.may_end.wait(BOUND_S / 5), "the event loop is held up"
             return super().render_chat(*args, **kwargs)
 
     async def test() -> None:
         runtime = SlowTemplate()
         app = make_app(runtime)
         slow = RawClient(app, "/v1/chat/completions", CHAT)
-        assert await asyncio.to_thread(runtime.entered.wait, WAIT_S)
+        assert await asyncio.to_thread(runtime.entered.wait, BOUND_S)
         other = RawClient(app, "/v1/completions", {"prompt": "x"})
         assert b"Hello!" in await other.next_body()
         runtime.may_end.set()

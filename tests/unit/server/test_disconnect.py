@@ -19,6 +19,7 @@ from stoker.server.endpoints import ENDPOINTS
 from tests.harness import loaded
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, make_app
 from tests.unit.server.test_connection import held_open, run
+from tests.waiting import BOUND_S
 
 HI = [{"role": "user", "content": "hi"}]
 BODIES: Mapping[str, dict[str, Any]] = {
@@ -101,7 +102,7 @@ class Gate:
 
     def __call__(self, batch: Batch) -> None:
         self.num_steps += 1
-        asyncio.run_coroutine_threadsafe(self._wait(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._wait(), self._loop).result(BOUND_S)
 
     async def _wait(self) -> None:
         self.entered.release()

@@ -12,6 +12,7 @@ import pytest
 
 from stoker.errors import InvalidInput, Overloaded
 from tests.unit.server.fake_runtime import LOADING, FakeRuntime, RawClient, ask, make_app
+from tests.waiting import BOUND_S
 
 
 def post(path: str, runtime: FakeRuntime | None = None, **body: Any) -> httpx.Response:
@@ -166,7 +167,7 @@ def test_client_who_leaves_takes_the_request_back():
         await runtime.arrived(1)
         assert runtime.held
         client.leave()
-        await asyncio.wait_for(client.task, 10)
+        await asyncio.wait_for(client.task, BOUND_S)
         assert not runtime.held
 
     asyncio.run(test())

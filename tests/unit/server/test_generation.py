@@ -14,6 +14,7 @@ from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.errors import InvalidInput
 from stoker.server.generation import Generation, GenerationRequest
 from tests.unit.server.fake_runtime import FakeRuntime, Step, logprob, position, served
+from tests.waiting import BOUND_S
 
 
 class OnePlace(FakeRuntime):
@@ -147,7 +148,7 @@ def test_items_come_as_the_engine_gives_them():
 
 def test_a_choice_that_has_ended_leaves_its_place_to_the_next_one():
     async def go() -> list[Output]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND_S):
             async with await Generation.open(served(OnePlace()), request(prompts=["a", "b"], n=2)) as generation:
                 return await generation.collect()
 

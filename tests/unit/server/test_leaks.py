@@ -20,11 +20,11 @@ from stoker.server.transport.app import create_app
 from stoker.server.transport.sse import EventStream
 from tests.unit.server.fake_runtime import RawClient, registry_of, served
 from tests.unit.server.test_disconnect import BODIES, Gate, ScriptedRuntime
+from tests.waiting import BOUND_S
 
 NUM_CLIENTS = 10_000
 AT_ONCE = 10
 """One more than can run and wait."""
-BOUND_S = 120
 OF_ONE_REQUEST = (Generation, RequestWatch, EventStream, Request, Account, RawClient)
 
 

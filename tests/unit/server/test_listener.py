@@ -20,8 +20,7 @@ from stoker.server.config import ServerConfig
 from stoker.server.transport.app import _Server, create_app
 from stoker.server.transport.listener import listening, url_of
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of, served
-
-WAIT_S = 20
+from tests.waiting import BOUND_S
 
 
 @contextmanager
@@ -41,11 +40,11 @@ def server(**settings: Any) -> Generator[str]:
         thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
         thread.start()
         try:
-            assert ready.wait(WAIT_S)
+            assert ready.wait(BOUND_S)
             yield url_of(config, listener)
         finally:
             running[0].should_exit = True
-            thread.join(WAIT_S)
+            thread.join(BOUND_S)
             assert not thread.is_alive()
             loop.close()
 
@@ -150,7 +149,7 @@ def test_many_connections_too_many_leave_room_for_those_that_come_later():
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="this system keeps as much as it likes")
 def test_the_system_keeps_little_for_a_client_that_does_not_read():
-    with listening(ServerConfig(port=0)) as listener, socket.create_connection(listener.getsockname(), WAIT_S):
+    with listening(ServerConfig(port=0)) as listener, socket.create_connection(listener.getsockname(), BOUND_S):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 128 * 2**10

@@ -17,13 +17,14 @@ from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
-from stoker.engine.question_messages import Answer, Look, Question
+from stoker.engine.question_messages import Answer, Look, Question, ReadPrefix
 from stoker.errors import EngineCrashed, UnsupportedParameter
 from stoker.runtime.watching import Watch
 from stoker.server.live.entries import Differences, Reader, engine_entry
 from stoker.server.live.types import Snapshot
 from tests.harness import loaded
 from tests.unit.server.fake_runtime import FakeRuntime, ask, events, make_app
+from tests.waiting import BOUND_S
 
 
 class EngineRuntime(FakeRuntime):
@@ -44,8 +45,8 @@ class EngineRuntime(FakeRuntime):
     async def _answer(self, question: Question[Any]) -> Answer:
         if self.fault is not None:
             raise self.fault
-        if isinstance(question, Look):
-            self.num_looks += 1
+        if isinstance(question, Look | ReadPrefix):
+            self.num_looks += isinstance(question, Look)
             return self.engine.answer(question)
         return await super()._answer(question)
 
@@ -140,6 +141,35 @@ def test_others_are_told_sizes_but_no_names():
     assert ask(app, "GET", "/engine/events").status_code == 401
 
 
+def test_the_administrator_reads_what_a_node_stands_for():
+    runtime = EngineRuntime()
+    app = make_app(runtime, api_key="ann:one", admin_key="root")
+    for name in ("a", "b"):
+        runtime.add(f"chatcmpl-{name}-0", f"one beginning, {'x' * 300}, {name}", max_tokens=2)
+    while runtime.engine.has_work:
+        runtime.engine.step()
+    (engine,) = state_of(app, authorization="Bearer root")["engines"]
+    texts: dict[int, str] = {}
+    for node in engine["tree"]:
+        reply = ask(app, "GET", f"/engine/prefix/{node['id']}", headers={"authorization": "Bearer root"}).json()
+        assert (reply["id"], reply["n"]) == (node["id"], node["n"])
+        assert reply["n_read"] == min(200, reply["n"])
+        texts[reply["begin"]] = reply["text"]
+    assert "one beginning, xxx" in texts[0]
+    assert len(texts[0]) < 250, "a beginning of the text, not all of it"
+    assert max(texts) > 300, "the nodes below begin where the shared one ends"
+    path = f"/engine/prefix/{engine['tree'][0]['id']}"
+    assert ask(app, "GET", path, headers={"authorization": "Bearer one"}).status_code == 403
+    assert ask(app, "GET", path).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["987654321", "-1", "x", "1e3", "9" * 5000, "%00", "1?replica=x", "1?replica=-1"])
+def test_a_node_that_is_not_there_is_refused(path: str):
+    response = ask(make_app(EngineRuntime()), "GET", f"/engine/prefix/{path}")
+    assert response.status_code == 400
+    assert "`" in response.text or "no node" in response.text
+
+
 def test_what_cannot_be_watched_is_refused_before_a_response_begins():
     runtime = EngineRuntime()
     runtime.fault = UnsupportedParameter("llama-server has no answer to Look")
@@ -225,7 +255,7 @@ class _stream:
 
     async def _read(self) -> AsyncGenerator[tuple[str, Any], None]:
         while True:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(BOUND_S):
                 block = await self._queue.get()
             name, data = block.decode().strip().split("\n")
             yield name.removeprefix("event: "), msgspec.json.decode(data.removeprefix("data: "))
@@ -257,7 +287,7 @@ async def _crowd() -> None:
 
 
 async def _steps(follower: Any) -> list[int]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND_S):
         while True:
             sight = await anext(follower)
             if sight.engines[0].steps:

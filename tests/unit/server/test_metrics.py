@@ -18,7 +18,7 @@ from stoker.engine.health import Health
 from stoker.engine.protocol import Output, Usage
 from stoker.engine.stats import AdapterLoad, EngineStats
 from stoker.errors import BackendError, Overloaded
-from stoker.media.load import EncoderLoad
+from stoker.media.load import EncoderLoad, TranscriberLoad
 from stoker.runtime.request_metrics import RequestMetrics
 from stoker.server.observe.metric_aliases import ALIASES
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, make_app
@@ -325,6 +325,21 @@ def test_the_numbers_of_an_encoder_are_there_if_there_is_one():
         "stoker_encoder_seconds_total": 4.5,
         "stoker_encoder_hits_total": 5,
         "stoker_encoder_crashes_total": 6,
+    }
+
+
+def test_the_numbers_of_a_transcriber_are_there_if_there_is_one():
+    runtime = beating()
+    assert not any("transcriber" in name for name in scrape(make_app(runtime)))
+    load = TranscriberLoad(num_open=1, num_segments=2, heard_s=3.5, compute_s=4.5, num_crashes=5)
+    runtime.state = Health(is_ready=True, state="ready", transcriber=load)
+    found = scrape(make_app(runtime))
+    assert {name.split()[0]: value for name, value in found.items() if "transcriber" in name} == {
+        "stoker_transcriber_open": 1,
+        "stoker_transcriber_segments_total": 2,
+        "stoker_transcriber_audio_seconds_total": 3.5,
+        "stoker_transcriber_seconds_total": 4.5,
+        "stoker_transcriber_crashes_total": 5,
     }
 
 

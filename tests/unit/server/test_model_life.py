@@ -19,9 +19,10 @@ from stoker.runtime.config import RegistryConfig
 from stoker.runtime.registry import ModelSpec, Registry
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
-from tests.unit.runtime.fake_models import live, until
+from tests.unit.runtime.fake_models import live
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient
 from tests.unit.server.test_connection import held_open
+from tests.waiting import until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 

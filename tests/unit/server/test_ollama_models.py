@@ -25,6 +25,7 @@ from stoker.server.transport.app import create_app
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app, registry_of
 from tests.unit.server.test_connection import run
+from tests.waiting import BOUND_S
 
 HUB_NAME = "hf:org/repo:m.gguf"
 
@@ -219,7 +220,7 @@ class Source:
                 raise self.error
             progress.start(30, "m.gguf")
             for _ in range(3):
-                assert self.go_on.acquire(timeout=5)
+                assert self.go_on.acquire(timeout=BOUND_S)
                 progress.advance(10)
             progress.close()
         except BaseException as error:

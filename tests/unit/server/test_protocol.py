@@ -13,8 +13,8 @@ from uvicorn.server import ServerState
 from stoker.server.config import ServerConfig
 from stoker.server.transport.protocol import ImpatientH11Protocol
 from stoker.server.transport.sse import EventStream
+from tests.waiting import BOUND_S
 
-WAIT_S = 20
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -63,7 +63,7 @@ def test_connection_without_a_whole_request_head_is_closed(sent: list[bytes]):
         wire, protocol = connect(None, Wire())
         for part in sent:
             protocol.data_received(part)
-        await asyncio.wait_for(wire.closed.wait(), WAIT_S)
+        await asyncio.wait_for(wire.closed.wait(), BOUND_S)
         assert wire.sent == b""
 
     asyncio.run(scenario())
@@ -87,7 +87,7 @@ def test_request_may_take_its_time_and_what_trickles_after_it_may_not(sent: list
             await asyncio.sleep(0)
         assert not wire.closed.is_set()
         answer.set()
-        await asyncio.wait_for(wire.closed.wait(), WAIT_S)
+        await asyncio.wait_for(wire.closed.wait(), BOUND_S)
         assert wire.sent.startswith(b"HTTP/1.1 200")
 
     asyncio.run(scenario())
@@ -128,7 +128,7 @@ def test_client_that_takes_nothing_keeps_no_connection_open(head: bytes, taken: 
         wire, protocol = connect(answer_and_close, FullWire(*taken))
         wire.write(b"what an earlier response has left")
         protocol.data_received(head)
-        await asyncio.wait_for(wire.aborted.wait(), WAIT_S)
+        await asyncio.wait_for(wire.aborted.wait(), BOUND_S)
         assert wire.closed.is_set()
         assert wire._taken == [], "not while something of it leaves"
 
@@ -192,7 +192,7 @@ def test_each_event_of_a_stream_leaves_at_once_and_the_connection_goes_on():
     async def scenario() -> None:
         app = Streaming(b"one", b"x" * 300, b"three")
         wire, protocol = connect(app, Wire())
-        protocol.timeout_keep_alive = WAIT_S
+        protocol.timeout_keep_alive = BOUND_S
         protocol.data_received(HEAD)
         await turns()
         assert body_of("GET", wire.sent) == [b"one"]

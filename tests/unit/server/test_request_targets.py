@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.unit.server.test_listener import WAIT_S, server
+from tests.unit.server.test_listener import server
+from tests.waiting import BOUND_S
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def address() -> Iterator[tuple[str, int]]:
 
 
 def exchange(address: tuple[str, int], request: str) -> str:
-    with socket.create_connection(address, WAIT_S) as connection:
+    with socket.create_connection(address, BOUND_S) as connection:
         connection.sendall(request.encode("latin-1") + b"Connection: close\r\n\r\n")
         with connection.makefile("rb") as answer:
             return answer.read().decode()

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from stoker.errors import EngineCrashed
 from tests.unit.server.fake_runtime import FakeRuntime, ask, logprob, make_app, position
+from tests.waiting import BOUND_S
 
 
 def create(app: ASGIApp, **body: Any) -> Any:
@@ -292,12 +293,12 @@ class Background:
         return (await self.client.get(f"/v1/responses/{response_id}")).json()
 
     async def until(self, response_id: str, status: str, text: str = "") -> Any:
-        for _ in range(1000):
-            await asyncio.sleep(0)  # a request without a network never lets anybody else run
-            reply = await self.get(response_id)
-            if reply["status"] == status and text in str(reply["output"]):
-                return reply
-        raise AssertionError(f"it never became {status}")
+        async with asyncio.timeout(BOUND_S):
+            while True:
+                await asyncio.sleep(0)  # a request without a network never lets anybody else run
+                reply = await self.get(response_id)
+                if reply["status"] == status and text in str(reply["output"]):
+                    return reply
 
 
 def test_background_response_is_fetched_when_it_is_complete():

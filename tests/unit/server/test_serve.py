@@ -20,9 +20,9 @@ from stoker.server.config import ServerConfig
 from stoker.server.transport.app import serve
 from tests.ports import free_port
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of
+from tests.waiting import BOUND_S
 
 ROOT = Path(__file__).parents[3]
-WAIT_S = 20
 STREAM = {"prompt": "wait", "stream": True}
 
 
@@ -37,7 +37,7 @@ def server(
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
-            with httpx.Client(base_url=url, timeout=WAIT_S, trust_env=False) as client:
+            with httpx.Client(base_url=url, timeout=BOUND_S, trust_env=False) as client:
                 yield process, client
         finally:
             process.kill()
@@ -47,14 +47,14 @@ def server(
 def loading_server() -> Generator[tuple[subprocess.Popen[str], httpx.Client]]:
     """A server whose model loads until SIGUSR1 comes; it accepts connections."""
     port = free_port()
-    command = [sys.executable, "-m", "tests.unit.server.serving", str(WAIT_S), str(port)]
+    command = [sys.executable, "-m", "tests.unit.server.serving", str(BOUND_S), str(port)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             while process.poll() is None:
                 with socket.socket() as probe:
                     if not probe.connect_ex(("127.0.0.1", port)):
                         break
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S, trust_env=False) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=BOUND_S, trust_env=False) as client:
                 yield process, client
         finally:
             process.kill()
@@ -92,7 +92,7 @@ def test_connection_is_kept_for_the_next_request():
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_stop_signal_lets_running_streams_end(stop: signal.Signals):
-    with server(WAIT_S) as (process, client):
+    with server(BOUND_S) as (process, client):
         with client.stream("POST", "/v1/completions", json=STREAM) as response:
             parts = response.iter_bytes()
             received = next(parts)
@@ -102,7 +102,7 @@ def test_stop_signal_lets_running_streams_end(stop: signal.Signals):
             received += b"".join(parts)
         assert b'"text":"b"' in received
         assert received.endswith(b"data: [DONE]\n\n")
-        output, _ = process.communicate(timeout=WAIT_S)
+        output, _ = process.communicate(timeout=BOUND_S)
         assert output.splitlines()[0] == "stopping, 1 running"
 
 
@@ -126,7 +126,7 @@ def test_what_outlives_the_drain_gets_an_error_event(stop: signal.Signals):
         assert b'"text":"a"' in received
         assert b"model_not_loaded" in received
         assert b"[DONE]" not in received
-        output, _ = process.communicate(timeout=WAIT_S)
+        output, _ = process.communicate(timeout=BOUND_S)
     if stop == signal.SIGINT:
         assert output.splitlines() == ["stopping, 1 running", "interrupted, closed True"]
     else:
@@ -135,7 +135,7 @@ def test_what_outlives_the_drain_gets_an_error_event(stop: signal.Signals):
 
 @pytest.mark.parametrize(("path", "status"), [("/v1/messages", 529), ("/api/chat", 503)])
 def test_who_still_sends_a_body_holds_up_no_end_and_is_told_so(path: str, status: int):
-    with server(30 * WAIT_S) as (process, client), connected(client) as connection:
+    with server(30 * BOUND_S) as (process, client), connected(client) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
         connection.sendall(head.encode())
         assert b" 100 " in connection.recv(1024)  # it waits for the body
@@ -145,7 +145,7 @@ def test_who_still_sends_a_body_holds_up_no_end_and_is_told_so(path: str, status
         assert reply.startswith(f"HTTP/1.1 {status} ".encode())
         assert b"retry-after: " in reply.lower()
         assert "the body was not there yet" in str(json.loads(body)["error"])
-        process.communicate(timeout=WAIT_S)
+        process.communicate(timeout=BOUND_S)
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def connected(client: httpx.Client, count: int = 1) -> Generator[socket.socket]:
     """So many connections more; gives the last one."""
     with ExitStack() as stack:
         port = client.base_url.port
-        opened = [socket.create_connection(("127.0.0.1", port or 0), WAIT_S) for _ in range(count)]
+        opened = [socket.create_connection(("127.0.0.1", port or 0), BOUND_S) for _ in range(count)]
         for connection in opened:
             stack.enter_context(connection)
         yield opened[-1]
@@ -161,7 +161,7 @@ def connected(client: httpx.Client, count: int = 1) -> Generator[socket.socket]:
 
 def test_a_low_bound_on_open_files_is_raised_for_the_connections():
     with server(0.1, before="ulimit -S -n 100") as (_process, client), connected(client, 150):
-        assert httpx.get(f"{client.base_url}/health", trust_env=False, timeout=WAIT_S).status_code == 200
+        assert httpx.get(f"{client.base_url}/health", trust_env=False, timeout=BOUND_S).status_code == 200
         assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
 
 
@@ -170,10 +170,10 @@ def test_where_the_bound_cannot_be_raised_fewer_connections_are_served_and_all_e
     with log.open("wb") as errors, server(0.1, before="ulimit -n 120", errors=errors) as (_process, client):
         assert client.get("/v1/models").status_code == 200  # on a connection that is kept
         with connected(client, 60):
-            reply = httpx.get(f"{client.base_url}/v1/models", trust_env=False, timeout=WAIT_S)
+            reply = httpx.get(f"{client.base_url}/v1/models", trust_env=False, timeout=BOUND_S)
             assert reply.status_code == 429
             assert "more than 60 connections are open" in reply.json()["error"]["message"]
-            assert httpx.get(f"{client.base_url}/health", trust_env=False, timeout=WAIT_S).status_code == 200
+            assert httpx.get(f"{client.base_url}/health", trust_env=False, timeout=BOUND_S).status_code == 200
         with connected(client, 150) as last:
             assert last.recv(1) == b"", "one for which there is no place is closed at once"
             assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
@@ -200,19 +200,19 @@ def test_keys_may_come_from_a_pipe_which_can_be_read_once():
 
 
 def test_idle_server_stops_at_once():
-    with server(WAIT_S) as (process, client):
+    with server(BOUND_S) as (process, client):
         assert client.get("/health").status_code == 200
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=WAIT_S)
+        output, _ = process.communicate(timeout=BOUND_S)
     assert output == "stopping, 0 running\ninterrupted, closed True\n"
 
 
 def test_who_follows_the_news_of_models_holds_up_no_end():
-    with server(30 * WAIT_S) as (process, client), client.stream("GET", "/models/sse") as response:
+    with server(30 * BOUND_S) as (process, client), client.stream("GET", "/models/sse") as response:
         assert response.status_code == 200
         process.send_signal(signal.SIGTERM)
         assert response.read() == b""
-        process.communicate(timeout=WAIT_S)
+        process.communicate(timeout=BOUND_S)
 
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -245,7 +245,7 @@ def test_stop_signal_ends_a_server_that_is_still_loading():
     with loading_server() as (process, client):
         assert client.get("/health").status_code == 503
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=WAIT_S)
+        output, _ = process.communicate(timeout=BOUND_S)
     assert output == "interrupted, closed True\n"
 
 

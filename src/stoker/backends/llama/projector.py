@@ -19,6 +19,7 @@ from stoker.errors import ModelFileInvalid, ModelUnsupported
 _TEXT, _IMAGE = 0, 1
 _PLAIN_LOADING = 0
 """No other way to load goes with tensors that are only described."""
+_OWN_LIMIT = -1
 _TRIAL_SIDE, _TRIAL_SAMPLES = 64, 16_000
 
 
@@ -52,13 +53,14 @@ class MtmdProjector:
         model: the text model's file.
         projector: the projector's file.
         threads: that compute.
+        token_limits: least and most tokens of an image, where they depend on its size; 0 = the projector's own.
 
     Raises:
         ModelUnsupported: libllama is not there, or does not know this projector.
         ModelFileInvalid: the two files do not belong together.
     """
 
-    def __init__(self, model: Path, projector: Path, *, threads: int) -> None:
+    def __init__(self, model: Path, projector: Path, *, threads: int, token_limits: tuple[int, int] = (0, 0)) -> None:
         lib = library()
         from llama_cpp import mtmd_cpp
 
@@ -73,6 +75,7 @@ class MtmdProjector:
             self.width: int = lib.llama_model_n_embd_inp(self._model)
             params = mtmd_cpp.mtmd_context_params_default()
             params.use_gpu, params.print_timings, params.warmup, params.n_threads = False, False, False, threads
+            params.image_min_tokens, params.image_max_tokens = (limit or _OWN_LIMIT for limit in token_limits)
             self._context = mtmd_cpp.mtmd_init_from_file(str(projector).encode(), self._model, params)
             if not self._context:
                 reason = "; ".join(errors) or "libmtmd does not know it"

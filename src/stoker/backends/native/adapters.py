@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from stoker import _native
 from stoker.backends.native.file import FLOAT_TYPES, ModelFile, plain_floats
 from stoker.backends.native.huge_pages import prefer_huge_pages
+from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.layout import ALIGNMENT
-from stoker.backends.native.spec import DecoderSpec, Linear
+from stoker.backends.native.spec import DecoderSpec
 from stoker.core.batch import Chunk
 from stoker.errors import AdapterInvalid, ModelError, ResourceExhausted
 

@@ -107,8 +107,7 @@ class NativeBackend:
         self._head: DraftHead | None = None
         for head in heads:
             copy_page = partial(self._pages.copy_page, self._decoders)
-            parts_of_head = (head, self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
-            self._head = DraftHead(*parts_of_head)
+            self._head = DraftHead(head, self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
         num_states = self._info.max_batch_tokens if heads else 0
         self._hidden: Logits = np.empty((num_states, spec.hidden_size), dtype=np.float32)
         self.row_width = spec.row_width

@@ -11,21 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence
 from stoker.backends.native.layout import Layout
 from stoker.backends.native.rotation import Rope
-from stoker.backends.native.spec import (
-    DecoderSpec,
-    Experts,
-    Heads,
-    Injection,
-    Join,
-    Latent,
-    Layer,
-    LayerInputs,
-    Linear,
-    Norm,
-    Recurrence,
-)
+from stoker.backends.native.spec import DecoderSpec, Heads, Join, Layer, LayerInputs
 
 _NOTHING = -1
 _NO_HEADS = Heads(num=0, num_kv=0, size=0)

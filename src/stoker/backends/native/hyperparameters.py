@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.backends.native.file import FLOAT_TYPES, ModelParts
+from stoker.backends.native.layer_parts import Linear, Norm
 from stoker.backends.native.rope import RopeScaling
-from stoker.backends.native.spec import Heads, Linear, Norm
+from stoker.backends.native.spec import Heads
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 
 _MAX_LAYERS = 512

@@ -14,7 +14,8 @@ from logging import getLogger
 
 from stoker import _native
 from stoker.backends.native.file import FLOAT_TYPES, ModelParts, TensorEntry
-from stoker.backends.native.spec import DecoderSpec, Linear, Norm
+from stoker.backends.native.layer_parts import Linear, Norm
+from stoker.backends.native.spec import DecoderSpec
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 
 ALIGNMENT = 64

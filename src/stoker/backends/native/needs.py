@@ -10,9 +10,10 @@ from stoker.backends.cores import usable_cores
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelFile, ModelParts
 from stoker.backends.native.kv_types import KVType, choose_kv_type, element_bytes
+from stoker.backends.native.layer_parts import Experts
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, num_pages, pages_for
-from stoker.backends.native.spec import DecoderSpec, Experts
+from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.windows import has_window_pages, window_head_sizes, window_of, window_reach
 
 _SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64

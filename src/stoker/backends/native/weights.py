@@ -20,9 +20,9 @@ from stoker import _native
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelFile, ModelParts
 from stoker.backends.native.huge_pages import lies_in_small_pages, prefer_huge_pages
+from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.layout import Layout, PlacedMatrix, PlacedVector, plan_layout
 from stoker.backends.native.packed_file import DIRECTORY_BYTES, PackedStore, Sink, fingerprint
-from stoker.backends.native.spec import Linear
 from stoker.errors import ModelFileInvalid, ResourceExhausted
 
 PackProgress: TypeAlias = Callable[[int, int], None]

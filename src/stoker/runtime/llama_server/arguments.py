@@ -40,6 +40,8 @@ _OWN = {
     "--pooling": "--pooling",
     "--mmproj": "--mmproj",
     "-mm": "--mmproj",
+    "--image-min-tokens": "--image-min-tokens",
+    "--image-max-tokens": "--image-max-tokens",
     **dict.fromkeys(("--host", "--port", "--reuse-port", "--alias", "-a", "--api-key", "--api-key-file"), ""),
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--api-prefix", "--slot-save-path", "--no-slots"), ""),
     **dict.fromkeys(("--kv-unified", "-kvu", "--no-kv-unified", "-no-kvu", "--models-dir", "--models-preset"), ""),
@@ -75,7 +77,8 @@ def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> l
     # Without a folder no slot can be erased; without one of the user's nothing is ever written there.
     arguments += _if_known(binary, "--slot-save-path", config.slot_save_path or tempfile.gettempdir())
     arguments += _if_known(binary, "--cache-ram", str(model.cache_ram_mib))
-    parts = (_computing(binary, model, config), _task(binary, model), _projector(binary, model), _draft(binary, model))
+    parts = [_computing(binary, model, config), _task(binary, model)]
+    parts += [_projector(binary, model, config), _draft(binary, model)]
     return [*arguments, *chain.from_iterable(parts)]
 
 
@@ -143,14 +146,19 @@ def _task(binary: Binary, model: ModelFile) -> list[str]:
     return arguments
 
 
-def _projector(binary: Binary, model: ModelFile) -> list[str]:
+def _projector(binary: Binary, model: ModelFile, config: EngineConfig) -> list[str]:
     if model.mmproj is None:
         return []
     if "--mmproj" not in binary.flags:
         raise ConfigError(f"llama-server {binary.version} has no option --mmproj", key="mmproj")
     # An image that is seen whole must fit into one piece of a batch; else llama-server aborts.
-    size = str(_MEDIA_BATCH)
-    return ["--mmproj", str(model.mmproj), "--batch-size", size, "--ubatch-size", size]
+    size = str(max(_MEDIA_BATCH, config.image_max_tokens or 0))
+    limits = {"--image-min-tokens": config.image_min_tokens, "--image-max-tokens": config.image_max_tokens}
+    given = [part for flag, limit in limits.items() if limit is not None for part in (flag, str(limit))]
+    if missing := [flag for flag in given[::2] if flag not in binary.flags]:
+        key = missing[0].removeprefix("--").replace("-", "_")
+        raise ConfigError(f"llama-server {binary.version} has no option {missing[0]}", key=key)
+    return ["--mmproj", str(model.mmproj), "--batch-size", size, "--ubatch-size", size, *given]
 
 
 def _draft(binary: Binary, model: ModelFile) -> list[str]:

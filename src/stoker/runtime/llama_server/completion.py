@@ -190,7 +190,8 @@ class AnswerReader:
 def _timing(timings: Timings | None) -> Timing | None:
     if timings is None or timings.prompt_ms is None or timings.predicted_ms is None:
         return None
-    return Timing(timings.prompt_ms / 1e3, timings.predicted_ms / 1e3)
+    drafts = timings.draft_n, timings.draft_n_accepted
+    return Timing(timings.prompt_ms / 1e3, timings.predicted_ms / 1e3, *drafts)
 
 
 def _token(token: Probability) -> TokenLogprob:

@@ -44,6 +44,8 @@ class Timings(msgspec.Struct, frozen=True):
     prompt_n: int | None = None
     prompt_ms: float | None = None
     predicted_ms: float | None = None
+    draft_n: int = 0
+    draft_n_accepted: int = 0
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from math import isfinite
 import msgspec
 from starlette.responses import Response
 
-from stoker.engine.question_messages import Look
+from stoker.engine.question_messages import Look, ReadPrefix
 from stoker.errors import InvalidInput
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.watching import HZ, Sight, Watch, Watches
@@ -18,7 +18,7 @@ from stoker.server.access.control import may_administer
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response
 from stoker.server.live.entries import Differences, Reader, engine_entry, event
-from stoker.server.live.types import EVENTS, VERSION, EngineState, Hello, Snapshot, Tick
+from stoker.server.live.types import EVENTS, VERSION, EngineState, Hello, PrefixReply, Snapshot, Tick
 from stoker.server.observe.account import account_of
 from stoker.server.transport.connection import STOP
 from stoker.server.transport.sse import EventStream
@@ -28,6 +28,8 @@ router = Router(api="Stoker")
 _SIGN_OF_LIFE_S = 5.0
 """An empty tick is sent into a longer silence: a page sees by it that the server is there."""
 _SNAPSHOT_EVERY_S = 10.0
+_MAX_DIGITS = 18
+"""A number of so many digits fits into 64 bits."""
 
 
 @router.endpoint(
@@ -43,6 +45,24 @@ async def state(call: Call[None]) -> Response:
     engines = [engine_entry(view, reader) for view in glimpse.engines]
     hello = msgspec.structs.asdict(_hello(served, reader, HZ))
     return json_response(EngineState(**hello, t=time.time(), engines=engines))
+
+
+@router.endpoint(
+    "GET",
+    "/engine/prefix/{node}",
+    "The text that a node of the prefix tree stands for, as far as its first 200 tokens.",
+    query={"model": str, "replica": int},
+    reply=PrefixReply,
+    is_admin=True,
+)
+async def prefix(call: Call[None]) -> Response:
+    """The text may be that of another client's request."""
+    node, replica = _whole("node", call.path_parameter("node")), _whole("replica", call.query.get("replica") or "0")
+    served = call.loaded(call.query.get("model"))
+    found = await call.wait(served.runtime.ask(ReadPrefix(node=node, replica=replica)))
+    return json_response(
+        PrefixReply(id=node, begin=found.begin, n=found.num_tokens, n_read=found.num_read, text=found.text)
+    )
 
 
 @router.endpoint(
@@ -103,6 +123,12 @@ def _hello(served: ServedModel, reader: Reader, hz: float) -> Hello:
         may_read=reader.may_read,
         hz=hz,
     )
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise InvalidInput(f"`{name}` must be a whole number from 0 on", parameter=name)
+    return int(text)
 
 
 def _hz(call: Call[None]) -> float:

@@ -166,6 +166,20 @@ class EngineState(Hello, frozen=True, kw_only=True):
     engines: list[EngineEntry]
 
 
+class PrefixReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply of `/engine/prefix/{node}`."""
+
+    id: int
+    begin: int
+    """Tokens of the prefix above the node."""
+    n: int
+    """Tokens of the node."""
+    n_read: int
+    """Tokens of the node that `text` has, from the first on."""
+    text: str
+    """With special tokens written out; U+FFFC stands for what is no token, such as a part of an image."""
+
+
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of a list whose items have ids."""
 

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from stoker.core.histogram import Distribution, Histogram
 from stoker.engine.health import Health
 from stoker.engine.stats import AdapterLoad, EngineStats
-from stoker.media.load import EncoderLoad
+from stoker.media.load import EncoderLoad, TranscriberLoad
 from stoker.runtime.registry import ModelStatus
 from stoker.runtime.request_metrics import RequestMetrics
 
@@ -162,6 +162,16 @@ def of_encoder(value: Callable[[EncoderLoad], float]) -> _Values:
     def values(of: Facts) -> _Numbers:
         encoder = of.health.encoder
         return [] if encoder is None else [((), value(encoder))]
+
+    return values
+
+
+def of_transcriber(value: Callable[[TranscriberLoad], float]) -> _Values:
+    """One number of the process that transcribes; none if the model is none that does."""
+
+    def values(of: Facts) -> _Numbers:
+        transcriber = of.health.transcriber
+        return [] if transcriber is None else [((), value(transcriber))]
 
     return values
 

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from stoker.engine.health import Health
 from stoker.engine.metrics import COMPILE_BOUNDS, PHASE_BOUNDS, STEP_BOUNDS, STEP_TOKEN_BOUNDS
 from stoker.runtime.registry import ModelStatus
+from stoker.server.observe.media_metrics import MEDIA_ROWS
 from stoker.server.observe.metric_rows import (
     Facts,
     Row,
@@ -27,7 +28,6 @@ from stoker.server.observe.metric_rows import (
     histogram,
     of_adapters,
     of_drafts,
-    of_encoder,
     of_engine,
     of_model,
     of_replica_engines,
@@ -183,14 +183,7 @@ ROWS: Sequence[Row] = (
     ),
     counter("engine_restarts", "Restarts of the engine process", of_model(lambda of: of.health.num_restarts)),
     counter("replica_restarts", "Restarts of the replica's process", of_replicas(lambda of: of.num_restarts), _REPLICA),
-    gauge(
-        "encoder_queue", "Parts of images and recordings being encoded or waiting", of_encoder(lambda of: of.num_queued)
-    ),
-    gauge("encoder_kept_bytes", "Rows of images and recordings that are kept", of_encoder(lambda of: of.kept_bytes)),
-    counter("encoder_parts", "Parts of images and recordings encoded", of_encoder(lambda of: of.num_encoded)),
-    counter("encoder_seconds", "Time spent encoding images and recordings", of_encoder(lambda of: of.encode_s)),
-    counter("encoder_hits", "Parts whose rows were there when they were needed", of_encoder(lambda of: of.num_hits)),
-    counter("encoder_crashes", "Ends of the encoding process caused by a file", of_encoder(lambda of: of.num_crashes)),
+    *MEDIA_ROWS,
     counter("steps", "Steps of the engine", of_engine(lambda of: of.num_steps)),
     counter(
         "drafts", "Drafts of speculative decoding, each of one or more tokens", of_drafts(lambda of: of.num_drafts)

@@ -4,7 +4,7 @@ samplers that a client gives is among them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -13,30 +13,14 @@ from stoker.core.params import SamplingParams, check_num_chars
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.server.request.fields import Bias, SamplingFields
 
-_SAME_NAME = (
-    "temperature",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "presence_penalty",
-    "frequency_penalty",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "min_tokens",
-    "ignore_eos",
-    "allowed_token_ids",
+_TRANSLATED = frozenset(
+    ("repetition_penalty", "max_tokens", "stop", "stop_token_ids", "banned_token_ids", "seed", "logit_bias")
+)
+"""Fields of `SamplingParams` whose values are not those of the request's field of the same name."""
+_SAME_NAME = tuple(
+    field.name
+    for field in fields(SamplingParams)
+    if field.name in SamplingFields.__struct_fields__ and field.name not in _TRANSLATED
 )
 
 _MAX_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict", "num_predict", "max_new_tokens")

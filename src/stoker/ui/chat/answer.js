@@ -1,6 +1,5 @@
 // Asks the model for the next message of a conversation, or several, and writes them down as they come.
-import { signal } from '../vendor/preact.js';
-import { amend, chatOf, newId, update } from '../state/chats.js';
+import { amend, chatOf, newId, running, update } from '../state/chats.js';
 import { trouble, watchServer, models } from '../state/server.js';
 import { noteReply } from '../state/traces.js';
 import { grown, path, pruned } from '../state/tree.js';
@@ -10,9 +9,6 @@ import { Writing } from './writing.js';
 
 const TITLE_LENGTH = 60;
 const CUT = 'stoker.cut';
-
-/** By conversation, what stops its answer and what is being written. */
-export const running = signal(new Map());
 
 export const stop = (id) => running.value.get(id)?.controller.abort();
 

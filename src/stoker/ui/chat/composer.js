@@ -1,24 +1,24 @@
 // The field in which messages are written. Enter sends, Shift-Enter makes a line, Escape stops the answer.
-import { html, useEffect, useRef, useState } from '../vendor/preact.js';
+import { html, useLayoutEffect, useRef, useState } from '../vendor/preact.js';
 import { models, props } from '../state/server.js';
-import { open, openId } from '../state/chats.js';
+import { open, running } from '../state/chats.js';
 import { path } from '../state/tree.js';
 import { attach } from '../text/attach.js';
-import { running, say, stop } from './answer.js';
+import { say, stop } from './answer.js';
 import { Attachments } from './messages.js';
 
 const MAX_PX = 240;
 const COUNTS = [1, 2, 3, 4, 8];
 const DRAFT = 'stoker.draft.';
 
-export function Composer() {
+/** @param props.id that of a conversation; each has a composer of its own */
+export function Composer({ id }) {
   const area = useRef(null);
   const [files, setFiles] = useState([]);
   const [words, setWords] = useState('');
   const [num, setNum] = useState(1);
-  const id = openId.value;
   const isBusy = running.value.has(id);
-  useEffect(() => { area.current.value = draft(id); fit(area.current); area.current.focus(); setFiles([]); setWords(''); }, [id]);
+  useLayoutEffect(() => { area.current.value = draft(id); fit(area.current); area.current.focus(); }, []);
   const send = () => {
     const text = area.current.value;
     if ((!text.trim() && files.length === 0) || running.value.has(id)) return;

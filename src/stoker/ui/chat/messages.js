@@ -1,11 +1,11 @@
 // The conversation as it is read: messages with their siblings, reasoning, tool calls and numbers, and what can be done.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from '../vendor/preact.js';
-import { amend, fork, open, update } from '../state/chats.js';
+import { amend, fork, open, running, update } from '../state/chats.js';
 import { leafBelow, path, siblings } from '../state/tree.js';
 import { copy } from '../text/clipboard.js';
 import { Markdown } from '../text/markdown.js';
 import { inspected } from '../inspect/state.js';
-import { drop, goOn, regenerate, running, say } from './answer.js';
+import { drop, goOn, regenerate, say } from './answer.js';
 import { Numbers, Progress } from './numbers.js';
 import { ToolCalls } from './tool_calls.js';
 

@@ -1,5 +1,6 @@
 // The models of the server in a dialog: loaded and unloaded, with progress, and downloaded.
 import { html, useEffect, useRef, useState } from '../vendor/preact.js';
+import { usePolling } from '../state/polling.js';
 import { loadModels, models } from '../state/server.js';
 import { pull, send } from '../wire/api.js';
 
@@ -8,12 +9,8 @@ const LOOK_MS = 700;
 export function Models({ close }) {
   const dialog = useRef(null);
   const [words, setWords] = useState('');
-  useEffect(() => {
-    dialog.current.showModal();
-    loadModels();
-    const timer = setInterval(loadModels, LOOK_MS);
-    return () => clearInterval(timer);
-  }, []);
+  useEffect(() => { dialog.current.showModal(); }, []);
+  usePolling(loadModels, LOOK_MS);
   const change = async (id, verb) => {
     setWords('');
     const problem = await failure(`models/${verb}`, { model: id });
@@ -53,7 +50,7 @@ function Download() {
   const isBusy = run !== null && !run.isOver;
   return html`<form class="download" onSubmit=${submit}>
     <label>Download a model<input name="name" required placeholder="qwen3:4b, or hf.co/org/repo:Q4_K_M" disabled=${isBusy} /></label>
-    ${isBusy ? html`<button type="button" onClick=${() => run.controller.abort()}>Cancel</button>` : html`<button type="submit">Download</button>`}
+    ${isBusy ? html`<button key="cancel" type="button" onClick=${() => run.controller.abort()}>Cancel</button>` : html`<button key="download" type="submit">Download</button>`}
     ${run && html`<p role="status">${run.status} ${isBusy && run.total && html`<progress aria-label="Download" value=${run.completed / run.total} />`}</p>`}
   </form>`;
 }

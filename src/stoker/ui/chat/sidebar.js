@@ -1,9 +1,9 @@
 // The list of conversations: search, import and export.
 import { html, useMemo, useRef, useState } from '../vendor/preact.js';
-import { adopt, chats, isEmpty, newChat, open, openId, remove } from '../state/chats.js';
+import { adopt, chats, isEmpty, newChat, open, openId, remove, running } from '../state/chats.js';
 import { asMarkdown, exported, imported } from '../store/transfer.js';
 import { save } from '../text/files.js';
-import { running, stop } from './answer.js';
+import { stop } from './answer.js';
 
 export function Sidebar({ close }) {
   const [query, setQuery] = useState('');

@@ -9,7 +9,7 @@ export const EMPTY = { hello: null, t: 0, engines: [], error: '' };
 
 /** The state after an event. Parts that have not changed stay the same objects, so that minutes of states are small. */
 export function applied(state, name, data) {
-  if (name === 'hello') return { ...EMPTY, hello: data };
+  if (name === 'hello') return { ...state, hello: data };
   if (name === 'snapshot') {
     return { ...state, t: data.t, error: data.error ?? '', engines: data.engines.map((engine) => joined(state, engine)) };
   }

@@ -1,22 +1,16 @@
 // The slots of a model whose engine cannot be watched, such as llama-server: polled once a second.
-import { html, useEffect, useState } from '../vendor/preact.js';
-import { send } from '../wire/api.js';
+import { html, useState } from '../vendor/preact.js';
+import { usePolling } from '../state/polling.js';
+import { getJson } from '../wire/api.js';
 
 const EVERY_MS = 1000;
 
 export function Slots() {
   const [slots, setSlots] = useState([]);
-  useEffect(() => {
-    let timer = 0;
-    let isOver = false;
-    const round = async () => {
-      const found = document.hidden ? null : await send('slots').then((reply) => (reply.ok ? reply.json() : null)).catch(() => null);
-      if (Array.isArray(found)) setSlots(found);
-      if (!isOver) timer = setTimeout(round, EVERY_MS);
-    };
-    round();
-    return () => { isOver = true; clearTimeout(timer); };
-  }, []);
+  usePolling(async (isOver) => {
+    const found = await getJson('slots').catch(() => null);
+    if (Array.isArray(found) && !isOver()) setSlots(found);
+  }, EVERY_MS);
   const shown = slots.filter((slot) => slot.is_processing || slot.n_tokens > 0);
   return html`<table><caption>Sequences: ${shown.length} of ${slots.length} slots hold tokens</caption>
     <thead><tr><th scope="col">Slot</th><th scope="col">State</th><th scope="col">Tokens</th><th scope="col">Written</th></tr></thead>

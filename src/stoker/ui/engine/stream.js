@@ -39,6 +39,7 @@ async function keepFollowing(model, signal) {
   while (!signal.aborted) {
     try {
       for await (const { name, data } of follow(`engine/events?hz=10&model=${encodeURIComponent(model)}`, signal)) {
+        if (signal.aborted) return;
         take(name, data);
         waitMs = FIRST_WAIT_MS;
       }
@@ -58,5 +59,5 @@ function take(name, data) {
   failure.value = state.error ? { message: state.error, isLasting: false } : null;
   if (state === now.value) return;
   now.value = state;
-  if (name !== 'hello') frames.value = remembered(frames.value, state);
+  if (state.engines.length) frames.value = remembered(frames.value, state);
 }

@@ -1,29 +1,34 @@
 // The conversations, and which of them is open. Every change is written to the store.
 import { computed, signal } from '../vendor/preact.js';
-import { allChats, deleteChat, putChat } from '../store/db.js';
-import { path, treeOf } from './tree.js';
+import { allChats, deleteChat, putChat, storedChat } from '../store/db.js';
+import { path, sound, treeOf } from './tree.js';
 
 export const chats = signal([]);
 export const openId = signal('');
 export const open = computed(() => chats.value.find((chat) => chat.id === openId.value) ?? null);
+/** By conversation, what stops its answer and what is being written. */
+export const running = signal(new Map());
 const news = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel('stoker.chats');
 
 export async function loadChats() {
-  chats.value = (await allChats()).map(asTree).sort((a, b) => b.updated - a.updated);
+  chats.value = newestFirst((await allChats()).map(asTree));
   openId.value = chats.value[0]?.id ?? newChat();
   if (news) news.onmessage = ({ data }) => takeNews(data);
 }
 
-/** Another tab has changed a conversation. What is open here, and written here, is this tab's own. */
+/** Another tab has changed a conversation. What is open here, or written here, is this tab's own. */
 async function takeNews({ id, isGone }) {
-  const stored = (await allChats()).map(asTree).find((chat) => chat.id === id);
-  if (isGone) chats.value = chats.value.filter((chat) => chat.id !== id || id === openId.value);
-  else if (stored && id !== openId.value) chats.value = [stored, ...chats.value.filter((chat) => chat.id !== id)].sort((a, b) => b.updated - a.updated);
+  const stored = isGone ? undefined : await storedChat(id);
+  if (id === openId.value || running.value.has(id) || (!isGone && !stored)) return;
+  const others = chats.value.filter((chat) => chat.id !== id);
+  chats.value = isGone ? others : newestFirst([asTree(stored), ...others]);
 }
+
+const newestFirst = (list) => list.sort((a, b) => b.updated - a.updated);
 
 /** Conversations that an older page stored are lists. */
 function asTree(chat) {
-  return chat.nodes ? chat : { ...chat, messages: undefined, ...treeOf(chat.messages ?? [], newId) };
+  return sound(chat.nodes ? chat : { ...chat, messages: undefined, ...treeOf(chat.messages ?? [], newId) });
 }
 
 export const isEmpty = (chat) => Object.keys(chat.nodes).length === 0;
@@ -39,7 +44,7 @@ export function newChat() {
 
 /** Conversations from a file, or a copy: they are added, and the first of them is opened. */
 export function adopt(found) {
-  const added = found.map((chat) => ({ system: '', sampling: {}, model: '', tools: '', ...chat, id: newId() }));
+  const added = found.map((chat) => ({ ...chat, id: newId() }));
   chats.value = [...added, ...chats.value];
   for (const chat of added) store(chat);
   if (added.length) openId.value = added[0].id;

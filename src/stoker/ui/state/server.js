@@ -1,6 +1,7 @@
 // What the server is: its models, what they can do, and whether it can be reached.
 import { signal } from '../vendor/preact.js';
 import { getJson } from '../wire/api.js';
+import { isLocked } from './key.js';
 
 const LOOK_MS = 5000;
 const RETRY_MS = 1500;
@@ -8,11 +9,14 @@ const RETRY_MS = 1500;
 export const models = signal([]);
 /** What keeps the page from the server, for people; empty = nothing. */
 export const trouble = signal('');
+/** What `/health` said last; null = nothing yet. */
+export const health = signal(null);
 /** `/props` of the model that answers; null = not known. */
 export const props = signal(null);
 let timer = 0;
-let numAsked = 0;
-let newest = 0;
+let isLooking = false;
+const newestModels = overtaking();
+const newestProps = overtaking();
 
 /** Looks at the server from time to time, as long as the page can be seen. */
 export function watchServer() {
@@ -23,27 +27,33 @@ export function watchServer() {
 addEventListener('visibilitychange', () => { if (!document.hidden) look(); });
 addEventListener('online', () => look());
 
-async function look() {
-  if (document.hidden) return;
+/** Anybody may ask for the health: no key goes with it, and its reply does not tell that a key is right. */
+export async function look() {
+  if (document.hidden || isLooking) return;
+  isLooking = true;
   try {
-    const { status, models: states = [] } = await (await fetch('health', { cache: 'no-store' })).json();
-    const isBack = trouble.value !== '' && status === 'ok';
-    if (status === 'ok') trouble.value = '';
-    else trouble.value = `The server is not ready: ${states.map(({ id, state }) => `${id} is ${state}`).join(', ') || status}.`;
-    if (isBack || models.value.length === 0) await loadModels();
+    health.value = await (await fetch('health', { cache: 'no-store' })).json();
+    if (!isLocked.value) await noteHealth(health.value);
   } catch {
     trouble.value = 'The server cannot be reached. The page tries again.';
   }
+  isLooking = false;
   watchServer();
 }
 
-/** Asks for the models. A reply that was overtaken by that to a later request is dropped: it shows an older state. */
+async function noteHealth({ status, models: states = [] }) {
+  const isBack = trouble.value !== '' && status === 'ok';
+  if (status === 'ok') trouble.value = '';
+  else trouble.value = `The server is not ready: ${states.map(({ id, state }) => `${id} is ${state}`).join(', ') || status}.`;
+  if (isBack) await loadModels();
+}
+
+/** Asks for the models. */
 export async function loadModels() {
-  const number = ++numAsked;
+  const isNewest = newestModels();
   try {
     const { data } = await getJson('v1/models');
-    if (number < newest) return;
-    newest = number;
+    if (!isNewest()) return;
     models.value = data;
     trouble.value = '';
   } catch (error) {
@@ -54,5 +64,22 @@ export async function loadModels() {
 
 /** What a model does by default, and what it takes beside text. One that is not loaded says nothing. */
 export async function loadProps(model) {
-  props.value = model ? await getJson(`props?model=${encodeURIComponent(model)}`).catch(() => null) : null;
+  const isNewest = newestProps();
+  const found = model ? await getJson(`props?model=${encodeURIComponent(model)}`).catch(() => null) : null;
+  if (isNewest()) props.value = found;
+}
+
+/** For requests that overlap: gives each a function that is asked when its reply has come, and says whether the reply counts.
+ * A reply that was overtaken by that to a later request shows an older state. */
+function overtaking() {
+  let numAsked = 0;
+  let newest = 0;
+  return () => {
+    const number = ++numAsked;
+    return () => {
+      if (number < newest) return false;
+      newest = number;
+      return true;
+    };
+  };
 }

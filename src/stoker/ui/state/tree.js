@@ -18,8 +18,9 @@ export const siblings = (chat, node) => children(chat, node.parent);
 
 /** The newest leaf below a message. */
 export function leafBelow(chat, id) {
-  const below = children(chat, id);
-  return below.length ? leafBelow(chat, below.at(-1).id) : id;
+  let leaf = id;
+  for (let below = children(chat, id); below.length; below = children(chat, leaf)) leaf = below.at(-1).id;
+  return leaf;
 }
 
 /** With new messages; the last one is the leaf. */
@@ -39,6 +40,43 @@ export function pruned(chat, id) {
   const rest = { ...chat, nodes };
   const brother = children(rest, parent).at(-1);
   return { nodes, leaf: brother ? leafBelow(rest, brother.id) : parent };
+}
+
+/** A conversation that the page can show, whatever a file or an older page made of it: what must be a text is one, a
+ * message without a known parent begins the conversation, and what hangs in a circle goes. */
+export function sound(chat) {
+  const found = Object.entries(chat.nodes ?? {}).filter(([, node]) => typeof node?.role === 'string');
+  const known = new Set(found.map(([id]) => id));
+  const byParent = new Map();
+  for (const [id, node] of found) {
+    const parent = known.has(String(node.parent)) ? String(node.parent) : ROOT;
+    byParent.set(parent, [...(byParent.get(parent) ?? []), soundMessage({ ...node, id, parent })]);
+  }
+  const nodes = {};
+  for (const queue = [ROOT]; queue.length;) {
+    for (const node of byParent.get(queue.shift()) ?? []) { nodes[node.id] = node; queue.push(node.id); }
+  }
+  const leaf = nodes[chat.leaf] ? chat.leaf : leafBelow({ nodes }, ROOT);
+  const texts = Object.fromEntries(['system', 'model', 'tools'].map((name) => [name, textOf(chat[name])]));
+  return { ...chat, ...texts, title: textOf(chat.title) || 'Chat', updated: Number(chat.updated) || 0, sampling: { ...chat.sampling }, nodes, leaf };
+}
+
+const list = (isSound) => (value) => (Array.isArray(value) ? value.filter(isSound) : []);
+const FIELDS = {
+  content: textOf, reasoning: textOf, error: textOf,
+  stats: (value) => Object.fromEntries(Object.entries(value ?? {}).filter(([, each]) => typeof each === 'number')),
+  attachments: list((each) => typeof (each?.url ?? each?.text) === 'string'),
+  tool_calls: list((call) => typeof call?.function?.name === 'string'),
+};
+
+function soundMessage(node) {
+  const fields = Object.entries(node).map(([name, value]) => [name, value !== undefined && name in FIELDS ? FIELDS[name](value) : value]);
+  return { content: '', ...Object.fromEntries(fields) };
+}
+
+/** Content is a text, or parts of which some are texts. */
+export function textOf(content) {
+  return Array.isArray(content) ? content.map((part) => part?.text ?? '').join('') : String(content ?? '');
 }
 
 /** A tree from a list of messages. */

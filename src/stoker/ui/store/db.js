@@ -14,6 +14,7 @@ const opened = new Promise((resolve) => {
 });
 
 export const allChats = () => ask('readonly', (store) => store.getAll(), []);
+export const storedChat = (id) => ask('readonly', (store) => store.get(id), undefined);
 export const putChat = (chat) => ask('readwrite', (store) => store.put(chat), undefined);
 export const deleteChat = (id) => ask('readwrite', (store) => store.delete(id), undefined);
 

@@ -1,6 +1,6 @@
 // Conversations as files: our own JSON, Markdown, and what other programs write. Values only.
 import { newId } from '../state/chats.js';
-import { path, treeOf } from '../state/tree.js';
+import { path, sound, textOf, treeOf } from '../state/tree.js';
 
 const VERSION = 1;
 
@@ -26,7 +26,8 @@ export function imported(text) {
     throw new Error('This file is no JSON.');
   }
   if (value?.stoker > VERSION) throw new Error('This file was written by a newer page than this one.');
-  const found = (value?.stoker ? value.chats : chatsOf(value)).filter(Boolean);
+  const chats = value?.stoker ? value.chats : chatsOf(value);
+  const found = (Array.isArray(chats) ? chats : []).filter((each) => each && typeof each === 'object').map(sound).filter(({ nodes }) => Object.keys(nodes).length);
   if (!found.length) throw new Error('There is no conversation in this file.');
   return found;
 }
@@ -64,9 +65,4 @@ function chat(title, tree, system) {
   const first = Object.values(tree.nodes)[0]?.content ?? '';
   if (!Object.keys(tree.nodes).length) return null;
   return { title: title || first.slice(0, 60) || 'Imported chat', updated: Date.now(), system: system ?? '', sampling: {}, model: '', tools: '', ...tree };
-}
-
-/** Content is a text, or parts of which some are texts. */
-function textOf(content) {
-  return Array.isArray(content) ? content.map((part) => part.text ?? '').join('') : (content ?? '');
 }

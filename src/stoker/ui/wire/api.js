@@ -5,20 +5,22 @@ import { events, lines } from './sse.js';
 export class ApiError extends Error {}
 
 /** A reply, whatever its status. A 401 asks for the API key and sends the request again with it. */
-export async function send(path, { body, signal, quiet = false } = {}) {
+export async function send(path, { body, signal } = {}) {
   for (;;) {
+    const used = key.value;
     const reply = await fetch(path, {
       method: body ? 'POST' : 'GET',
-      headers: { ...(body && { 'Content-Type': 'application/json' }), ...(key.value && { Authorization: `Bearer ${key.value}` }) },
+      headers: { ...(body && { 'Content-Type': 'application/json' }), ...(used && { Authorization: `Bearer ${used}` }) },
       body: body && JSON.stringify(body),
       signal,
       cache: 'no-store',
     });
-    if (reply.status !== 401) isLocked.value = false;
-    if (reply.status !== 401 || quiet) return reply;
-    if (!(await askForKey(key.value ? 'The server does not know this key.' : ''))) {
-      throw new ApiError('The server needs an API key.');
+    if (reply.status !== 401) {
+      isLocked.value = false;
+      return reply;
     }
+    if (used !== key.value) continue; // another request has asked for the key in the meantime
+    if (!(await askForKey(used ? 'The server does not know this key.' : ''))) throw new ApiError('The server needs an API key.');
   }
 }
 

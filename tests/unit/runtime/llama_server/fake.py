@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,20 +19,9 @@ from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.llama_server.served import llama_server_runtime
 
-BOUND_S = 60.0
 VARIABLE = "FAKE_LLAMA_SERVER"
 QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.01, backoff_max_s=0.05)
 _PROGRAM = Path(__file__).with_name("fake_llama_server.py")
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, BOUND_S))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """The outer bound of the test ends a condition that never comes true."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
 
 
 def event(content: str = "", *, tokens: list[int] | None = None, **fields: Any) -> str:

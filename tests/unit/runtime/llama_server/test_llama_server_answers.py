@@ -45,7 +45,8 @@ from stoker.runtime.llama_server.completion import (
     completion_body,
 )
 from stoker.text.messages import Message
-from tests.unit.runtime.llama_server.fake import ANSWER, Fake, answer, ask, end, event, run, text, until
+from tests.unit.runtime.llama_server.fake import ANSWER, Fake, answer, ask, end, event, text
+from tests.waiting import run, until
 
 
 def test_every_sampling_parameter_is_sent_or_refused():
@@ -410,10 +411,9 @@ def test_a_deadline_ends_a_request_wherever_it_is(fake: Fake):
 
     async def test() -> None:
         async with fake.started(parallel=1) as runtime:
-            first, second = (runtime.generate(ask("a", name, timeout_s=0.2)) for name in ("first", "second"))
-            await anext(first)
-            await anext(second)
-            tasks = [asyncio.ensure_future(anext(stream)) for stream in (first, second)]
+            tasks = [
+                asyncio.ensure_future(answer(runtime, ask("a", name, timeout_s=0.2))) for name in ("first", "second")
+            ]
             for task in tasks:
                 with pytest.raises(Timeout):
                     await task

@@ -17,9 +17,11 @@ from stoker.runtime.llama_server import binary as binaries
 from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
 from stoker.runtime.llama_server.binary import Binary, ask_binary, environment_of, find_binary, flags_in
 from stoker.runtime.llama_server.model_file import measure_model_file, read_model_file
+from tests.projector_files import write_projector
 from tests.tiny_models import TinyModel, write_tiny_model
-from tests.unit.runtime.llama_server.fake import Fake, answer, ask, run
+from tests.unit.runtime.llama_server.fake import Fake, answer, ask
 from tests.unit.runtime.llama_server.fake_llama_server import NEW_HELP, OLD_HELP
+from tests.waiting import run
 
 NEW = Binary(Path("/x"), "9999", flags_in(NEW_HELP), flags_in(NEW_HELP, with_value=True))
 OLD = Binary(Path("/x"), "3000", flags_in(OLD_HELP), flags_in(OLD_HELP, with_value=True))
@@ -188,6 +190,21 @@ def test_gpu_and_attention_options_are_passed_on(fake: Fake):
     for value, expected in (("on", True), ("off", False)):
         config = fake.config(flash_attn=value)
         assert ("--flash-attn" in fixed_arguments(switch, read_model_file(config, can_unify=True), config)) is expected
+
+
+def test_limits_of_images_go_with_the_projector(fake: Fake, tmp_path: Path):
+    projector = str(write_projector(tmp_path / "mmproj.gguf", 64))
+    given = fake.config(mmproj=projector, image_min_tokens=4, image_max_tokens=3000)
+    able = Binary(Path("/x"), "1", NEW.flags | {"--mmproj", "--image-min-tokens", "--image-max-tokens"})
+    arguments = fixed_arguments(able, read_model_file(given, can_unify=True), given)
+    sizes = ("--image-min-tokens", "--image-max-tokens", "--ubatch-size")
+    assert [option(arguments, name) for name in sizes] == ["4", "3000", "3000"]
+    without = Binary(Path("/x"), "1", able.flags - {"--image-max-tokens"})
+    with pytest.raises(ConfigError, match="no option --image-max-tokens"):
+        fixed_arguments(without, read_model_file(given, can_unify=True), given)
+    for limits in ({"image_max_tokens": 0}, {"image_min_tokens": 9, "image_max_tokens": 8}):
+        with pytest.raises(InvalidInput, match="image_m"):
+            fake.config(**limits)
 
 
 def test_a_draft_model_is_passed_on_and_counted(fake: Fake, tmp_path: Path):

@@ -9,7 +9,8 @@ import pytest
 from stoker.engine.question_messages import Embed
 from stoker.errors import ContextLengthExceeded, InvalidInput, StokerError
 from tests.tiny_models import TinyModel, write_tiny_model
-from tests.unit.runtime.llama_server.fake import Fake, ask, run
+from tests.unit.runtime.llama_server.fake import Fake, ask
+from tests.waiting import run
 
 RANK, MEAN = 4, 1
 

@@ -10,8 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import psutil
@@ -21,7 +19,9 @@ from stoker.engine.protocol import Accepted, Output
 from stoker.engine.question_messages import Tokenize
 from stoker.errors import EngineCrashed, ModelNotLoaded
 from stoker.runtime.external import incarnation, launcher
-from tests.unit.runtime.llama_server.fake import ANSWER, BOUND_S, QUICK, Fake, answer, ask, event, run, text, until
+from tests.ports import free_port
+from tests.unit.runtime.llama_server.fake import ANSWER, QUICK, Fake, answer, ask, event, text
+from tests.waiting import BOUND_S, run, until
 
 
 def is_running(pid: int) -> bool:
@@ -106,16 +106,8 @@ def test_cancelling_the_start_leaves_nothing(fake: Fake):
     assert not any(map(is_running, fake.pids()))
 
 
-@contextmanager
-def occupied() -> Generator[int]:
-    """A port at which somebody listens, and answers nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
-
-
 def test_a_port_that_somebody_else_has_is_not_used(fake: Fake, monkeypatch: pytest.MonkeyPatch):
-    with occupied() as taken, occupied() as free:
-        pass
+    taken, free = free_port(), free_port()
     with socket.create_server(("127.0.0.1", taken)):
         ports = [taken, free]
         monkeypatch.setattr(incarnation, "_free_port", lambda: ports.pop(0))
@@ -256,14 +248,18 @@ def test_closing_while_a_stubborn_one_is_being_stopped_leaves_nothing(fake: Fake
 
 def test_one_that_computes_nothing_is_stalled_then_started_again(fake: Fake):
     fake.plan(answer=["hang"])
-    times = replace(QUICK, stall_after_s=0.1, stall_kill_s=0.6)
 
     async def test() -> None:
-        async with fake.started(supervision=times) as runtime:
+        async with fake.started(supervision=replace(QUICK, stall_after_s=0.1)) as runtime:
             waiting = asyncio.ensure_future(text(runtime, ask()))
             await until(lambda: runtime.health().state == "stalled")
             fake.plan(answer=["pause", *ANSWER])
-            assert await waiting == "Hello", "it had not begun, and the next server has time of its own"
+            assert runtime._serving is not None
+            supervisor, usual = runtime._serving.supervisor, runtime._serving.supervisor._times
+            supervisor._times = replace(usual, stall_kill_s=0.2)
+            await until(lambda: runtime.health().num_restarts == 1)
+            supervisor._times = usual
+            assert await waiting == "Hello", "it had not begun"
             health = runtime.health()
             assert "computed nothing" in (health.last_error or "")
             assert health.num_restarts == 1

@@ -19,7 +19,8 @@ from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.serving import create_runtime
 from stoker.text.volatile import VolatileHeaders
-from tests.unit.runtime.llama_server.fake import QUICK, Fake, ask, event, run, until
+from tests.unit.runtime.llama_server.fake import QUICK, Fake, ask, event
+from tests.waiting import run, until
 
 
 def replicas(fake: Fake, supervision: SupervisionConfig = QUICK, **engine: object) -> Runtime:

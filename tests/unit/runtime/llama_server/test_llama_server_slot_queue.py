@@ -11,7 +11,7 @@ from stoker.core.request import Request
 from stoker.engine.door import Door
 from stoker.errors import Overloaded
 from stoker.runtime.external.slot_queue import Place, SlotQueue
-from tests.unit.runtime.llama_server.fake import run
+from tests.waiting import run
 
 
 def make_line(*, parallel: int = 2, pool_tokens: int = 100, max_queue_tokens: int = 1000) -> SlotQueue:

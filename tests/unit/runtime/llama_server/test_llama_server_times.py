@@ -21,7 +21,7 @@ from stoker.runtime.external.supervisor import ServerSupervisor
 from stoker.runtime.llama_server.binary import Binary
 from stoker.runtime.llama_server.model_file import Task
 from stoker.runtime.llama_server.program import Order
-from tests.unit.runtime.llama_server.fake import run
+from tests.waiting import run
 
 ORDER = Order(Binary(Path("/x"), "1", frozenset()), (), (), Task.TEXT, start_s=120.0)
 ID = "stoker-1"

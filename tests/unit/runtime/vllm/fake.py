@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from stoker.engine.protocol import Accepted, Output, Prompt, Submit
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.vllm.served import vllm_runtime
+from tests.waiting import BOUND_S
 
-BOUND_S = 60.0
 QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.01, backoff_max_s=0.05)
 
 
@@ -91,16 +90,6 @@ class Fake:
     def worker(self) -> int:
         """The process id of its worker."""
         return int((self.folder / "worker").read_text())
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, BOUND_S))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """The outer bound of the test ends a condition that never comes true."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
 
 
 def ask(prompt: Prompt = "hi", **fields: Any) -> Submit:

@@ -26,7 +26,8 @@ from stoker.errors import (
 )
 from stoker.runtime.vllm.completion import REFUSED, SAME_NAME, TRANSLATED, WITHOUT_EFFECT, completion_body
 from stoker.text.messages import Message
-from tests.unit.runtime.vllm.fake import Fake, answer, ask, event, run, until, usage
+from tests.unit.runtime.vllm.fake import Fake, answer, ask, event, usage
+from tests.waiting import run, until
 
 
 def test_every_sampling_parameter_is_sent_refused_or_without_effect():

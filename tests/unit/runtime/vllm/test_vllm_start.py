@@ -21,7 +21,8 @@ from stoker.runtime.external.config import RuntimeConfig, check_engine
 from stoker.runtime.vllm.model_folder import read_model_folder
 from stoker.runtime.vllm.program import arguments, find_program
 from stoker.serving import create_registry
-from tests.unit.runtime.vllm.fake import Fake, run
+from tests.unit.runtime.vllm.fake import Fake
+from tests.waiting import run
 
 
 @pytest.mark.parametrize(

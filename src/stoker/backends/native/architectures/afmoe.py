@@ -9,9 +9,9 @@ from math import sqrt
 from stoker.backends.native.architectures.common import decoder, head_norms, layers, post_norms, rope, windowed_layers
 from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.kinds import RopePairs, Routing
 from stoker.backends.native.rope import no_rope
-from stoker.backends.native.spec import DecoderSpec, Layer, Routing
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _EVERYTHING, _WINDOW, _STANDS = 0, 1, 2

@@ -18,9 +18,10 @@ from stoker.backends.native.architectures.common import decoder, layer, rope
 from stoker.backends.native.architectures.experts import experts
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.layer_parts import Norm
 from stoker.backends.native.rope import no_rope
 from stoker.backends.native.rotation import Rope
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Norm, NormKind
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer, NormKind
 
 _MAX_SLOPE_BITS = 8.0
 """The head with the smallest slope loses 2^-8 of a position."""

@@ -9,9 +9,10 @@ from typing import Any
 
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.rope import RopeScaling, scaled_rope
 from stoker.backends.native.rotation import Rope
-from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer, Linear
+from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer
 
 DIVISORS = "rope_freqs.weight"
 """What Llama 3, and who borrowed it, divides frequencies by."""

@@ -12,9 +12,10 @@ from stoker.backends.native.architectures.common import check_betas, decoder, la
 from stoker.backends.native.architectures.draft_head import with_draft_head
 from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.kinds import RopePairs, Routing
+from stoker.backends.native.layer_parts import Latent, Linear
 from stoker.backends.native.rope import RopeScaling
-from stoker.backends.native.spec import DecoderSpec, Latent, Layer, Linear, Routing
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 _LAYERS_OF_FLASH, _VOCAB_OF_FLASH = (47, 48), 154880
 """Of GLM 4.7 Flash, old files of which do not say that sigmoids route."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Join, Layer, Linear
+from stoker.backends.native.layer_parts import Linear
+from stoker.backends.native.spec import DecoderSpec, Join, Layer
 
 
 def with_draft_head(

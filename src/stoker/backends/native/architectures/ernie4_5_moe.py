@@ -6,7 +6,8 @@ from stoker.backends.native.architectures.common import decoder, layer, layers, 
 from stoker.backends.native.architectures.experts import expert_layer, expert_size
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import DecoderSpec, Layer, Norm
+from stoker.backends.native.layer_parts import Norm
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

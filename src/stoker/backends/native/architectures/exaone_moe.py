@@ -5,9 +5,9 @@ from __future__ import annotations
 from stoker.backends.native.architectures.common import DIVISORS, decoder, head_norms, layers, rope, windowed_layers
 from stoker.backends.native.architectures.experts import chosen_as_said, expert_size, layer_behind_dense
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.kinds import RopePairs, Routing
 from stoker.backends.native.rope import no_rope
-from stoker.backends.native.spec import DecoderSpec, Layer, Routing
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _ROTATES, _STANDS = 0, 1

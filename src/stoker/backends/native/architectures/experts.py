@@ -8,7 +8,9 @@ from typing import Any
 
 from stoker.backends.native.architectures.common import layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import Experts, Layer, Linear, Routing
+from stoker.backends.native.kinds import Routing
+from stoker.backends.native.layer_parts import Experts, Linear
+from stoker.backends.native.spec import Layer
 
 _ROUTINGS = {1: Routing.SOFTMAX, 2: Routing.SIGMOID, 3: Routing.SOFTMAX_OF_CHOSEN}
 """By GGUF's numbers."""

@@ -6,7 +6,8 @@ from stoker.backends.native.architectures.common import decoder, layer, rope
 from stoker.backends.native.architectures.mamba2 import mamba2
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import DecoderSpec, Layer, Norm
+from stoker.backends.native.layer_parts import Norm
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

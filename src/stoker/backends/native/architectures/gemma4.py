@@ -18,7 +18,8 @@ from stoker.backends.native.architectures.common import (
 from stoker.backends.native.architectures.experts import expert_size, experts
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import Activation, DecoderSpec, Experts, Injection, Layer, LayerInputs, Linear, Norm
+from stoker.backends.native.layer_parts import Experts, Injection, Linear, Norm
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer, LayerInputs
 
 _EVERYTHING, _WINDOW = 0, 1
 """Indices of the two ropes."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from stoker.backends.native.architectures.common import decoder, layers, rope, windowed_layers
 from stoker.backends.native.architectures.experts import expert_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Norm, Routing
+from stoker.backends.native.kinds import RopePairs, Routing
+from stoker.backends.native.layer_parts import Norm
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 2
 """Each so-many-th layer sees everything."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import DecoderSpec, Layer, Mixer, Recurrence
+from stoker.backends.native.kinds import Mixer, RopePairs
+from stoker.backends.native.layer_parts import Recurrence
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 _MAX_TAPS = 8
 

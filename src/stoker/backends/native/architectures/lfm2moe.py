@@ -6,8 +6,8 @@ from stoker.backends.native.architectures.common import decoder, layers, rope
 from stoker.backends.native.architectures.experts import expert_parts, routing_of
 from stoker.backends.native.architectures.lfm2 import lfm2_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import DecoderSpec, Layer, Routing
+from stoker.backends.native.kinds import RopePairs, Routing
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import Mixer, Recurrence
+from stoker.backends.native.kinds import Mixer
+from stoker.backends.native.layer_parts import Recurrence
 
 _MAX_TAPS, _MAX_HEADS = 8, 1 << 16
 _GRANULE = 16

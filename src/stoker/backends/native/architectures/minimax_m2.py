@@ -5,8 +5,8 @@ from __future__ import annotations
 from stoker.backends.native.architectures.common import decoder, head_norms, layers, rope
 from stoker.backends.native.architectures.experts import chosen_as_said, expert_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer, Routing
+from stoker.backends.native.kinds import RopePairs, Routing
+from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

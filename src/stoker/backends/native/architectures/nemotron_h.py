@@ -11,9 +11,9 @@ from stoker.backends.native.architectures.common import decoder, layer
 from stoker.backends.native.architectures.experts import experts
 from stoker.backends.native.architectures.mamba2 import mamba2
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.kinds import RopePairs, Routing
 from stoker.backends.native.rope import no_rope
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Routing
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

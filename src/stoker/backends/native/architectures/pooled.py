@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Dense, DenseActivation, Norm, Pooled
+from stoker.backends.native.layer_parts import Norm
+from stoker.backends.native.spec import DecoderSpec, Dense, DenseActivation, Pooled
 from stoker.core.embedding import Pooling
 
 _RANK = 4

@@ -8,7 +8,9 @@ from typing import Any
 from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, sectioned_rope
 from stoker.backends.native.architectures.draft_head import with_draft_head
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, Mixer, Recurrence
+from stoker.backends.native.kinds import Mixer
+from stoker.backends.native.layer_parts import Recurrence
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _MAX_TAPS, _MAX_HEADS = 8, 1 << 16

@@ -15,7 +15,8 @@ from stoker.backends.native.architectures.qwen35 import delta_net, has_attention
 from stoker.backends.native.architectures.qwen35moe import further_layer, gated_experts
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import DecoderSpec, Layer, Linear, Recurrence
+from stoker.backends.native.layer_parts import Linear, Recurrence
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
