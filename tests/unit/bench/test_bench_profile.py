@@ -7,17 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from stoker.backends.scripted import ScriptedBackend, scripted_info
-from stoker.bench import profile
 from stoker.bench.profile import STAGES, StageClock, profile_engine
 from stoker.core.batch import Batch
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
-from stoker.core.stages import Stage
 from stoker.core.token_budget import MIN_CHUNK, TokenBudget
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
-from stoker.errors import ResourceExhausted
 from tests.harness import loaded
 
 
@@ -59,20 +56,6 @@ def test_marks_of_a_step_name_its_stages_in_their_order() -> None:
     engine.add(engine.admit(Submit("a", "hello", sampling)))
     engine.step()
     assert marks == ["schedule", "forward", "sample", "mask", "sample", "schedule", "detokenize", "publish"]
-
-
-def test_requests_that_miss_each_other_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine on which something else makes a step very long now and then."""
-    shared = iter([0, 0, 28])
-
-    def steps(*_: object) -> Iterator[dict[Stage, float]]:
-        return iter([dict.fromkeys(STAGES, 1.0)] * next(shared, 0))
-
-    monkeypatch.setattr(profile, "_steps", steps)
-    _, profiles = profile_engine(EngineConfig(model="scripted", backend="scripted"), batch_sizes=(2,))
-    assert next(profiles).stage_s == dict.fromkeys(STAGES, 1.0)
-    with pytest.raises(ResourceExhausted, match="2 requests never got a token in the same step"):
-        next(profiles)
 
 
 def test_every_batch_size_is_profiled_with_every_way_of_sampling() -> None:
