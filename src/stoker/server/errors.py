@@ -68,7 +68,7 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
     BackendError: (500, "server_error"),
 }
 
-_NO_ENDPOINT = "there is no such endpoint here; GET /openapi.json lists those that there are"
+_NO_ENDPOINT = "there is no such endpoint; see GET /openapi.json"
 
 _BASE_URL_HINTS = {
     "/v1/v1/": "leave `/v1` out of the client's base URL: it adds it by itself",
@@ -150,10 +150,13 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     """Starlette's handler for protocol errors: unknown paths, wrong methods, bodies that are too large."""
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "http_error")
-    said = _no_endpoint(request.url.path) if error.status_code == 404 else error.detail
+    headers = dict(error.headers) if error.headers else None
+    said = {
+        404: _no_endpoint(request.url.path),
+        405: f"this endpoint does not take {request.method}; use {(headers or {}).get('Allow', 'another method')}",
+    }.get(error.status_code, error.detail)
     message = f"{request.method} {request.url.path}: {said}"
     detail = ErrorDetail(message, "invalid_request_error", None, code)
-    headers = dict(error.headers) if error.headers else None
     return _dialect_response(request.scope, error.status_code, detail, headers)
 
 

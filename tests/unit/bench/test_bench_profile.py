@@ -11,6 +11,7 @@ from stoker.bench.profile import STAGES, StageClock, profile_engine
 from stoker.core.batch import Batch
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
+from stoker.core.token_budget import MIN_CHUNK, TokenBudget
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
@@ -68,3 +69,12 @@ def test_every_batch_size_is_profiled_with_every_way_of_sampling() -> None:
         assert 0 < each.overhead_share < 1
         assert (each.stage_s["mask"] > 0) == (each.sampling == "dry"), "other edits are part of choosing"
         assert each.step_s == pytest.approx(sum(each.stage_s.values()))
+
+
+def test_requests_run_together_also_where_prompts_are_computed_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def least(self: TokenBudget, num_decodes: int, **_: object) -> int:
+        return MIN_CHUNK
+
+    monkeypatch.setattr(TokenBudget, "prompt_tokens", least)
+    _, profiles = profile_engine(EngineConfig(model="scripted", backend="scripted"), batch_sizes=(16,))
+    assert next(profiles).batch_size == 16

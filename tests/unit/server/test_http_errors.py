@@ -131,10 +131,11 @@ def test_unknown_path_and_wrong_method_have_the_shape():
     app = make_app(FakeRuntime())
     missing = ask(app, "GET", "/v1/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
-    assert missing.json()["error"]["message"].startswith("GET /v1/nothing: there is no such endpoint here")
+    assert missing.json()["error"]["message"].startswith("GET /v1/nothing: there is no such endpoint")
     wrong = ask(app, "GET", "/v1/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert "POST" in wrong.headers["allow"]
+    assert "use POST" in wrong.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -253,15 +253,14 @@ def test_taken_port_is_a_config_error_before_the_model_is_loaded():
     runtime = FakeRuntime()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=str(port)):
+        with pytest.raises(ConfigError, match=f"{port}.*--port 0"):
             serve(registry_of(ServedModel(("tiny",), runtime)), ServerConfig(port=port))
     assert runtime.num_starts == 0
 
 
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70000), ("203.0.113.1", 0)])
-def test_impossible_address_is_a_config_error(host: str, port: int):
-    with pytest.raises(ConfigError):
-        serve(registry_of(ServedModel(("tiny",), FakeRuntime())), ServerConfig(host=host, port=port))
+def test_address_of_another_machine_is_a_config_error():
+    with pytest.raises(ConfigError, match=r"203\.0\.113\.1"):
+        serve(registry_of(ServedModel(("tiny",), FakeRuntime())), ServerConfig(host="203.0.113.1", port=0))
 
 
 def test_model_that_does_not_load_is_the_callers_error_and_is_closed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Generator
@@ -67,7 +68,8 @@ def _check_tls(config: ServerConfig) -> None:
     try:
         context.load_cert_chain(config.tls_certificate, config.tls_key, password=_no_password)
     except (OSError, ValueError) as error:  # SSLError is an OSError
-        message = f"TLS cannot be set up with {config.tls_certificate} and {config.tls_key}: {reason_of(error)}"
+        files = f"{config.tls_certificate} and {config.tls_key}"
+        message = f"TLS cannot be set up with {files}, which must be PEM files: {reason_of(error)}"
         raise ConfigError(message, key="tls_certificate") from error
 
 
@@ -89,9 +91,10 @@ def _bind(config: ServerConfig) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT_BYTES)
         listener.bind((config.host, config.port))
         listener.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
-        message = f"cannot listen on {config.host} port {config.port}: {reason_of(error)}"
+        other = "; --port 0 picks a free one" if error.errno == errno.EADDRINUSE else ""
+        message = f"cannot listen on {config.host} port {config.port}: {reason_of(error)}{other}"
         raise ConfigError(message, key="port") from error
     return listener
 
