@@ -46,7 +46,7 @@ def test_a_late_reply_does_not_show_a_model_as_it_was_before(page: Any, tmp_path
         page.get_by_role("button", name="Unload scripted").wait_for()
         route, reply = kept_reply(page, "**/v1/models")
         page.get_by_role("button", name="Unload scripted").click()
-        page.get_by_role("button", name="Load scripted").wait_for()
+        page.get_by_role("button", name="Load scripted", exact=True).wait_for()
         page.evaluate("window.states = []; window.list = document.querySelector('.models')")
         watch = "new MutationObserver(() => states.push(list.innerText))"
         page.evaluate(f"{watch}.observe(list, {{subtree: true, childList: true}})")
