@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker import _native
 from tests.docs.pages import ROOT
 from tests.docs.recipes import RECIPES, Recipe
 from tests.docs.test_names import CODE, words
@@ -19,6 +20,11 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("\n## Recipe
 NAME = re.compile(r"[A-Za-z]*_\w+|[A-Z][A-Z_]+")
 EXAMPLES = {"the_field"}
 """Names that stand for those of a change."""
+NOT_INSTALLED = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+"""
+"""Has Python find modules by its path only: an editable installation puts a finder of its own before the path."""
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +32,8 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package to which all recipes were applied."""
     source = tmp_path_factory.mktemp("recipes") / "src"
     shutil.copytree(ROOT / "src" / "stoker", source / "stoker")
+    shutil.copy(_native.__file__, source / "stoker")
+    (source / "sitecustomize.py").write_text(NOT_INSTALLED, encoding="utf-8")
     for recipe in RECIPES:
         for edit in recipe.edits:
             edit.apply(source / "stoker")

@@ -33,6 +33,7 @@ ADMIN = [
     ("POST", "/models/unload", {"model": "x"}),
     ("POST", "/lora-adapters", []),
     ("DELETE", "/lora-adapters/x", None),
+    ("GET", "/engine/prefix/0", None),
 ]
 
 
@@ -256,7 +257,13 @@ def test_without_an_admin_key_only_this_machine_changes_the_server(
 
 def test_the_admin_endpoints_are_these():
     assert {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS if endpoint.is_admin} == {
-        (method, path.partition("?")[0].replace("/0", "/{slot}").replace("/x", "/{name:path}"))
+        (
+            method,
+            path.partition("?")[0]
+            .replace("slots/0", "slots/{slot}")
+            .replace("prefix/0", "prefix/{node}")
+            .replace("/x", "/{name:path}"),
+        )
         for method, path, _ in ADMIN
     }
 
