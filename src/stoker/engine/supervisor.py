@@ -242,8 +242,9 @@ class Supervisor:
         try:
             self._child = Child.start(self._command, self._config, self._context, self._times.heartbeat_every_s)
         except OSError as error:
-            self._load_error = ResourceExhausted(f"the engine process cannot be started: {reason_of(error)}")
-            return self._note_end(f"cannot be started: {reason_of(error)}")
+            problem = f"cannot be started: {self._command[0]}: {reason_of(error)}"
+            self._load_error = ResourceExhausted(f"the engine process {problem}")
+            return self._note_end(problem)
         self._heard_at = asyncio.get_running_loop().time()
         hearing = asyncio.create_task(self._hear(self._child.channel))
         try:

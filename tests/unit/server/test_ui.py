@@ -18,8 +18,9 @@ from tests.waiting import BOUND_S
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
 FIRST_PAINT_BYTES, ALL_BYTES = 90_000, 230_000
-LATER = {"vendor/katex.js", "vendor/highlight.js", "text/highlight_worker.js"}
-LATER |= {name for name in FILES if name.startswith("engine/")}
+LATER = {"vendor/katex.js", "vendor/highlight.js", "text/highlight_worker.js"} | {
+    name for name in FILES if name.startswith("engine/")
+}
 """Fetched with the first formula or block of code, or with the engine view."""
 
 
