@@ -110,6 +110,7 @@ def test_a_model_that_is_closed_before_it_is_identified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("stoker.cache.store._CLOSE_S", 0.0)
+    monkeypatch.setattr("stoker.cache.disk._END_S", 0.0)
     is_asked, may_end = threading.Event(), threading.Event()
 
     def identify() -> bytes:
