@@ -51,7 +51,7 @@ def test_a_path_is_not_asked_of_the_hub(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org").mkdir()
     for model in ("org/tiny", "other/tiny.gguf", "./org/tiny"):
-        with pytest.raises(ModelFileNotFound, match="there is no (such file|file or folder)"):
+        with pytest.raises(ModelFileNotFound, match=r"there is no (such file|file or folder)"):
             resolve(model)
     assert hub.requests == []
 
