@@ -17,7 +17,7 @@ _locked: list[IO[bytes]] = []
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now, and that no test is given again while this process runs."""
+    """A port of 127.0.0.1 that is not listened on now, and that no test is given again while this process runs."""
     folder = Path(tempfile.gettempdir()) / f"ports-of-tests-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     for port in random.sample(_PORTS, len(_PORTS)):

@@ -70,7 +70,7 @@ def test_nothing_waits_longer_than_a_while(tmp_path: Path, monkeypatch: pytest.M
     disk = Disk(tmp_path)
     store = busy(disk)
     store.put(KEYS[0], STATE)
-    assert disk.is_busy.wait(BOUND_S), "although somebody computes"
+    assert disk.is_busy.wait(BOUND_S), "although the engine computes"
     assert store.close()
 
 

@@ -387,7 +387,7 @@ def test_deadline_of_a_paused_request_is_kept():
 
 
 async def fell_behind(client: EngineClient, request_id: str) -> bool:
-    """Whether a request whose outputs nobody reads was paused before it ended, once it has."""
+    """Whether a request whose outputs are not read was paused before it ended, once it has."""
     present = client._requests._present
     await until(lambda: request_id not in present or present[request_id].is_paused)
     was_paused = request_id in present

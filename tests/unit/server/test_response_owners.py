@@ -45,7 +45,7 @@ def test_only_its_key_sees_and_changes_it(background: bool, stranger: str):
         runtime = FakeRuntime(lambda submit: ["a", asyncio.Event(), "b"] if background else ["a", "b"])
         mine, theirs = clients(runtime, "sk-alice", stranger)
         path = f"/v1/responses/{(await ended(mine, background=background))['id']}"
-        await asyncio.sleep(0)  # a request without a network never lets anybody else run
+        await asyncio.sleep(0)  # a request without a network never lets another task run
         for method, tail in ASKED:
             assert said(await theirs.request(method, path + tail)) == NOT_THERE
         for method, tail in ASKED:

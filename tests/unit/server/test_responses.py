@@ -295,7 +295,7 @@ class Background:
     async def until(self, response_id: str, status: str, text: str = "") -> Any:
         async with asyncio.timeout(BOUND_S):
             while True:
-                await asyncio.sleep(0)  # a request without a network never lets anybody else run
+                await asyncio.sleep(0)  # a request without a network never lets another task run
                 reply = await self.get(response_id)
                 if reply["status"] == status and text in str(reply["output"]):
                     return reply

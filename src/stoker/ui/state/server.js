@@ -27,7 +27,7 @@ export function watchServer() {
 addEventListener('visibilitychange', () => { if (!document.hidden) look(); });
 addEventListener('online', () => look());
 
-/** Anybody may ask for the health: no key goes with it, and its reply does not tell that a key is right. */
+/** The health needs no key: the request carries none, and its reply does not tell whether a key is right. */
 export async function look() {
   if (document.hidden || isLooking) return;
   isLooking = true;
