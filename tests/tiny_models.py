@@ -108,7 +108,7 @@ _WITH_SELECTION_BIAS = (
     "minimax-m2",
     "nemotron_h_moe",
 )
-_WITH_LAYER_NORMS = (
+LAYER_NORMS = (
     "falcon",
     "gpt2",
     "gptneox",
@@ -120,12 +120,12 @@ _WITH_LAYER_NORMS = (
     "starcoder",
     "starcoder2",
 )
-"""Whose norms have biases."""
+"""Whose norms take the mean away, and have biases."""
 _LAYER_NORM_KEYS: Mapping[str, Any] = {
     "attention.layer_norm_epsilon": 1e-5,
     "attention.layer_norm_rms_epsilon": None,
 }
-_WITHOUT_GATE = (*(name for name in _WITH_LAYER_NORMS if name not in ("orion", "stablelm")), "apertus", "arcee")
+_WITHOUT_GATE = (*(name for name in LAYER_NORMS if name not in ("orion", "stablelm")), "apertus", "arcee")
 _WITH_FUSED_ATTENTION = ("phi2", "phi3", "chatglm", "bailingmoe2", "falcon", "gpt2", "gptneox", "starcoder")
 _WITH_BIASES = ("gpt2", "gptneox", "jais2", "phi2", "phimoe", "starcoder", "starcoder2")
 """Of all matrices but those of experts."""
@@ -275,7 +275,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         "rope.dimension_count": model.head_size,
         "rope.freq_base": 10000.0,
         **(_expert_keys(model) if model.num_experts else {}),
-        **(_LAYER_NORM_KEYS if model.architecture in _WITH_LAYER_NORMS else {}),
+        **(_LAYER_NORM_KEYS if model.architecture in LAYER_NORMS else {}),
         **_OWN_KEYS.get(model.architecture, {}),
         **HYBRID_KEYS.get(model.architecture, {}),
         **(gemma4_keys(model) if model.architecture == "gemma4" else {}),
@@ -330,7 +330,7 @@ def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
         shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_draft_head(model, index)}
     if model.architecture in ("gpt2", "starcoder"):
         shapes["position_embd.weight"] = (model.context_length, model.hidden_size)
-    if model.architecture in (*_WITH_LAYER_NORMS, "phimoe"):
+    if model.architecture in (*LAYER_NORMS, "phimoe"):
         shapes["output_norm.bias"] = (model.hidden_size,)
     if model.architecture in ("phi2", "phimoe"):
         shapes["output.bias"] = (model.vocab_size,)
@@ -411,7 +411,7 @@ def _layer_shapes(
         matrices = [(name, shape) for name, shape in shapes if len(shape) == 2]
         matrices = [each for each in matrices if not model.num_experts or each[0].startswith("attn_")]
         shapes += [(name.replace("weight", "bias"), shape[:1]) for name, shape in matrices]
-    if model.architecture in (*_WITH_LAYER_NORMS, "phimoe"):
+    if model.architecture in (*LAYER_NORMS, "phimoe"):
         shapes += [(f"{name}.bias", (hidden,)) for name in _biased_norms(model)]
     if model.architecture == "afmoe":
         shapes += [("attn_gate.weight", (heads, hidden))]

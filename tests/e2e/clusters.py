@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import tempfile
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'stoker[ray]'"
 )
 WAIT_S = 60
+PATIENCE_S = 300.0
+"""Bound of whatever Ray does by itself; processes start for minutes on a busy machine."""
 
 
 @contextmanager
@@ -60,3 +63,16 @@ def ask(url: str, prompt: str, max_tokens: int = 8, **more: Any) -> httpx.Respon
     """A completion."""
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
     return httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=WAIT_S)
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    """Looks again and again until something holds of a cluster that changes by itself."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            if is_true():
+                return
+        except (httpx.TransportError, KeyError, ValueError):
+            pass  # the entrance is being told of another front
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

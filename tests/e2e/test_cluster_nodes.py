@@ -8,22 +8,19 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.e2e.clusters import WAIT_S, ask, needs_ray
+from tests.e2e.clusters import WAIT_S, ask, needs_ray, until
 from tests.e2e.conftest import Server, serving
 from tests.e2e.ray_nodes import Node, Nodes, needs_networks, nodes
 
 pytestmark = [needs_ray, *needs_networks, pytest.mark.slow]
 
-PATIENCE_S = 300.0
-"""Bound of whatever Ray does by itself; processes start for minutes on a busy machine."""
 LONG = {"prompt": "a long one", "max_tokens": 200_000, "stream": True}
 """Its answer fills every buffer on its way many times over, so it has not ended before it is read."""
 
@@ -52,18 +49,6 @@ def server(three: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         for name in ("ray::ServeReplica", "stoker.assembly", "ray::ServeController", "ray::ProxyActor"):
             until(lambda node=node, name=name: not node.runs(name))
     assert "Traceback" not in log.read_text()
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if is_true():
-                return
-        except (httpx.TransportError, KeyError, ValueError):
-            pass  # the entrance is being told of another front
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def replicas(server: Server) -> list[dict[str, Any]]:

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.clusters import WAIT_S, ask, cluster, needs_ray
+from tests.e2e.clusters import PATIENCE_S, WAIT_S, ask, cluster, needs_ray, until
 from tests.e2e.ray_nodes import Node, environment, scratch_folder
 from tests.ports import free_port
 
@@ -26,8 +25,6 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-PATIENCE_S = 300.0
-"""Bound of whatever Ray does by itself; processes start for minutes on a busy machine."""
 SCRIPT = ["short", {"when": "long", "text": "word " * 40_000}]
 
 
@@ -136,20 +133,6 @@ def asked_all_the_time(url: str) -> Generator[None]:
         for thread in threads:
             thread.join()
     assert not failures
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not _is(is_true):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def _is(is_true: Callable[[], bool]) -> bool:
-    try:
-        return is_true()
-    except (httpx.TransportError, KeyError, ValueError):
-        return False
 
 
 def get(url: str) -> Any:

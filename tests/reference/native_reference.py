@@ -16,6 +16,7 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from tests.reference.recurrent_reference import mixed
+from tests.tiny_models import LAYER_NORMS
 
 F64 = NDArray[np.float64]
 
@@ -79,19 +80,6 @@ PERIODS = {
 AS_SAID = ("qwen2moe", "olmoe", "deepseek", "deepseek2", "bailingmoe", "bailingmoe2", "dots1", "exaone-moe", "afmoe")
 """Whose weights of experts add up to 1 only if the file says so."""
 SIGMOID = ("glm4moe", "lfm2moe", "nemotron_h_moe", "afmoe")
-LAYER_NORMS = (
-    "falcon",
-    "gpt2",
-    "gptneox",
-    "jais2",
-    "nemotron",
-    "orion",
-    "phi2",
-    "stablelm",
-    "starcoder",
-    "starcoder2",
-)
-"""Whose norms take the mean away, and have biases."""
 SQUARED_RELU = ("nemotron_h", "nemotron_h_moe", "arcee", "jais2", "nemotron")
 WITHOUT_ROPE = ("gpt2", "starcoder")
 LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
