@@ -130,7 +130,7 @@ class ChatDelta(msgspec.Struct, frozen=True):
     reasoning_content: str | UnsetType = UNSET
     """The model's reasoning."""
     reasoning: str | UnsetType = UNSET
-    """The same, if the setting `reasoning_field` names this field."""
+    """The model's reasoning, if the setting `reasoning_field` names this field."""
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
@@ -173,7 +173,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | UnsetType = UNSET
     """The model's reasoning."""
     reasoning: str | UnsetType = UNSET
-    """The same, if the setting `reasoning_field` names this field."""
+    """The model's reasoning, if the setting `reasoning_field` names this field."""
     tool_calls: list[ToolCallReply] | UnsetType = UNSET
     role: str = "assistant"
     refusal: None = None

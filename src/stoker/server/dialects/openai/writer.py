@@ -187,7 +187,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
         calls.push(part)
         match part:
             case Reasoning():
-                return ChatDelta(**{self._reasoning_field: part.text})
+                return msgspec.structs.replace(ChatDelta(), **{self._reasoning_field: part.text})
             case CallBegin():
                 return ChatDelta(tool_calls=[_first_call_delta(calls.calls[-1])])
             case CallArguments():
@@ -199,11 +199,8 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
         ending = _chat_end(delta.choice, delta.output, calls)
         replies = [_call_reply(call) for call in calls.calls]
         text = delta.text
-        message = AssistantMessage(
-            content=None if replies and not text else text,
-            tool_calls=replies or UNSET,
-            **{self._reasoning_field: delta.reasoning or UNSET},
-        )
+        message = AssistantMessage(content=None if replies and not text else text, tool_calls=replies or UNSET)
+        message = msgspec.structs.replace(message, **{self._reasoning_field: delta.reasoning or UNSET})
         return ChatChoice(
             index=delta.choice,
             message=message,
