@@ -10,9 +10,8 @@ from typing import Final, Protocol
 from stoker.errors import GrammarTooComplex
 from stoker.grammars.flat import Flat
 from stoker.grammars.patterns import PatternError, literal, rust_pattern
-from stoker.grammars.references import Json, Node
+from stoker.grammars.references import MAX_PROPERTIES, Json, Node
 
-MAX_PROPERTIES: Final = 1_000
 MAX_COUNTED: Final = 256
 """Combinations of members, where their number is limited."""
 

@@ -104,7 +104,22 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     ({"type": "integer", "maximum": 2**64 - 1}, ["5"], [str(2**64)]),
     ({"enum": [True, 1.0]}, ["true", "1"], ["false", "0"]),
     ({"type": "object", "properties": {"n": {"$ref": "#/$defs/no"}}, "$defs": {"no": False}}, ["{}"], ['{"n": 1}']),
+    (
+        {"format": "duration", "type": "string"},
+        ['"P1Y2M3DT4H5M6S"', '"PT36H"', '"P2W"', '"P1M2D"'],
+        ['"P"', '"PT"', '"P1Y2W"', '"P1Y2D"', '"PT1H2S"', '"P123456789D"'],
+    ),
 ]
+
+
+def test_members_stand_in_the_order_of_the_schema_and_those_without_a_schema_after_them(answers: Answers) -> None:
+    schema = {"type": "object", "properties": {"z": {}, "a": {}, "m": {}}, "required": ["k", "b", "m", "z"]}
+    grammar = GrammarText(kind="json_schema", text=json.dumps(schema))
+    assert answers.accept(grammar, '{"z": 1, "a": 2, "m": 3, "k": 4, "b": 5}')
+    assert answers.accept(grammar, '{"z": 1, "m": 3, "k": 4, "b": 5, "more": 6}')
+    for names in ("amzkb", "kbzam", "zambk", "zmakb", "zamk"):
+        text = json.dumps(dict.fromkeys(names, 1))
+        assert not answers.accept(grammar, text), text
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), CASES)

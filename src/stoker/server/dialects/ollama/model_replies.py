@@ -223,9 +223,8 @@ def _file_capabilities(file: OnDisk) -> Sequence[str]:
 
 def _capabilities(gguf: GGUFFile, facts: ModelDescription) -> Capabilities:
     if gguf.own_key("pooling_type") in gguf.metadata:
-        return Capabilities(
-            names=["embedding"], tool_format=None
-        )  # a model that was made to embed is listed as nothing else
+        # A model that was made to embed is listed as nothing else.
+        return Capabilities(names=["embedding"], tool_format=None)
     plain = ("completion", "insert") if _can_fill_in(gguf) else ("completion",)
     return chat_capabilities(plain, facts.chat_template)
 
