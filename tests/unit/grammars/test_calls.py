@@ -367,6 +367,42 @@ def test_values_between_tags(schema: Any, allowed: list[str], refused: list[str]
         assert accepts(answers, grammar, tagged(value)) is not True, value
 
 
+_X = {"x": {"type": "integer"}}
+_XY: dict[str, Any] = {"type": "object", "properties": {"o": {"type": "object", "properties": _X}, **_X}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "allowed", "refused"),
+    [
+        ({"type": "object", "properties": {}}, ["{}"], ['{"y": 1}']),
+        (_XY, ["{}", '{"o": {"x": 1}, "x": 2}'], ['{"y": 1}', '{"o": {"y": 1}}']),
+        ({**_XY, "additionalProperties": True}, ['{"o": {"x": 1}, "y": 1}'], ['{"o": {"y": 1}}']),
+        ({**_XY, "additionalProperties": {"type": "null"}}, ['{"y": null}'], ['{"y": 1}']),
+        ({"type": "object"}, ['{"y": 1}'], []),
+        ({**_XY, "required": ["y"]}, ['{"x": 1, "y": 1}'], ['{"x": 1}']),
+        ({**_XY, "allOf": [{"properties": {"y": {}}, "required": ["y"]}]}, ['{"y": 1}'], ["{}"]),
+        ({**_XY, "anyOf": [{"required": ["y"], "properties": {"y": _XY}}]}, ['{"y": {"z": 1}}'], ["{}"]),
+        (
+            {"anyOf": [{"$ref": "#/$defs/a"}, {"properties": {"y": {}}}], "$defs": {"a": {"properties": _X}}},
+            ['{"x": 1}', '{"y": 1}'],
+            ['{"x": 1, "y": 1}', '{"z": 1}'],
+        ),
+    ],
+)
+def test_no_parameters_are_invented(parameters: Any, allowed: list[str], refused: list[str], answers: Answers) -> None:
+    grammar = call_grammar(ROWS["hermes"], [Tool(name="f", parameters=parameters)], SINGLE)
+    calls = {text: f'<tool_call>{{"name": "f", "arguments": {text}}}</tool_call>' for text in (*allowed, *refused)}
+    assert [text for text, call in calls.items() if accepts(answers, grammar, call) is True] == allowed
+
+
+def test_parameters_that_are_nested_too_deeply_are_any_object(answers: Answers) -> None:
+    deep: Any = {"type": "object", "properties": {}}
+    for _ in range(100):
+        deep = {"type": "object", "properties": {"x": deep}}
+    grammar = call_grammar(ROWS["hermes"], [Tool(name="f", parameters=deep)], SINGLE)
+    assert accepts(answers, grammar, '<tool_call>{"name": "f", "arguments": {"y": 1}}</tool_call>') is True
+
+
 def many(number: int) -> dict[str, Any]:
     names = [f"p{index}" for index in range(number)]
     return {

@@ -146,6 +146,9 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"not": {"minimum": "5"}}, "", "not"),
     ({"not": {"allOf": 5}}, "", "not"),
     ({"not": {"required": True}}, "", "not"),
+    ({"properties": {"a": {"type": "string", "pattern": "(?=x)"}}}, "/properties/a", "pattern"),
+    ({"items": {"type": "object", "minProperties": 3}}, "/items", "minProperties"),
+    ({"properties": {"a": {"patternProperties": {"(?=x)": True}}}}, "/properties/a", "patternProperties"),
 ]
 
 
