@@ -149,6 +149,11 @@ def test_a_choice_narrows_the_calls(choice: Any, names: list[str], content: Any,
     assert (plan["content"], plan["most"]) == (content, most)
 
 
+def test_a_call_is_not_required_of_no_tool() -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}
+    assert chat(app_of(), tool_choice=choice).json()["error"]["param"] == "tool_choice.tools"
+
+
 def test_one_call_at_most_where_calls_are_not_parallel() -> None:
     assert plan_of(parallel_tool_calls=False)["most"] == 1
 
