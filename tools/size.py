@@ -26,7 +26,7 @@ MAX_ROOM_LINES = {
     "engine": 8_080,
     "grammars": 4_230,
     "text/chat_formats": 2_325,
-    "chat": 1_150,
+    "chat": 1_160,
     "sampling": 1_900,
     "server/dialects/anthropic": 900,
     "server/dialects/llamacpp": 1_100,
