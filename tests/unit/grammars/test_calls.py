@@ -27,6 +27,7 @@ from stoker.text.chat_formats.table import FORMATS, GENERIC, Format
 from stoker.text.messages import Json
 from stoker.text.vocabulary import build_tokenizer
 from tests.grammars import Answers, random_text
+from tests.waiting import BOUND_S
 
 ROWS = {row.name: row for row in (*FORMATS, GENERIC)}
 TURNS: list[dict[str, Any]] = json.loads(Path("tests/golden/chat_turns.json").read_text())
@@ -454,7 +455,7 @@ def test_a_tool_that_cannot_be_enforced_is_relaxed_alone(name: str, bad: str, an
     tools = [Tool(name="bad", parameters=BAD[bad]), TOOLS[0]]
     grammar = call_grammar(ROWS[name], tools, REQUIRED)
     assert grammar is not None
-    compiled = answers.compiler.open(grammar).result(60)
+    compiled = answers.compiler.open(grammar).result(BOUND_S)
     assert len(compiled.dropped) == 1
     assert "bad" in compiled.dropped[0] or "pattern" in compiled.dropped[0]
     wrong = {"hermes": '{"city": 1', "qwen_xml": "\n<parameter=name>", "lfm2": "name="}[name]
@@ -472,7 +473,7 @@ def test_a_pattern_that_raw_text_cannot_obey(answers: Answers) -> None:
     schema = {"type": "object", "properties": {"k": {"type": "string", "pattern": "(^a|b)c"}}}
     grammar = call_grammar(ROWS["qwen_xml"], [Tool(name="f", parameters=schema)])
     assert grammar is not None
-    assert "`f`" in answers.compiler.open(grammar).result(60).dropped[0]
+    assert "`f`" in answers.compiler.open(grammar).result(BOUND_S).dropped[0]
     strict = call_grammar(ROWS["qwen_xml"], [Tool(name="f", parameters=schema, is_strict=True)])
     with pytest.raises(UnsupportedSchema, match="`f`"):
         answers.open(strict or grammar)
