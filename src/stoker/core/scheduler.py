@@ -20,7 +20,8 @@ from stoker.core.media import Span
 from stoker.core.media_rows import MediaRows
 from stoker.core.model_drafts import ModelDrafts
 from stoker.core.model_info import ModelInfo
-from stoker.core.pool import PoolView, SequenceState, pool_view, sequence_state
+from stoker.core.pool import pool_view, sequence_state
+from stoker.core.pool_view import PoolView, SequenceState
 from stoker.core.population import RANK, Population
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from stoker.core.batch import Batch
 from stoker.core.histogram import Histogram
-from stoker.core.sequence import Sequence
 from stoker.engine.protocol import Timing
-from stoker.engine.recorder import Recorder
+
+if TYPE_CHECKING:
+    from stoker.core.batch import Batch
+    from stoker.core.sequence import Sequence
+    from stoker.engine.recorder import Recorder
 
 STEP_BOUNDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),

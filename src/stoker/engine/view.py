@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.core.pool import PoolView, SequenceState
+from stoker.core.pool_view import PoolView, SequenceState
 from stoker.engine.stats import EngineStats
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.core.pool import PoolView, SequenceState
+from stoker.core.pool_view import PoolView, SequenceState
 from stoker.engine.stats import EngineStats
 from stoker.engine.view import EngineView
 from stoker.server.live.types import (
