@@ -10,7 +10,7 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from itertools import count
 
-from stoker.core import checkpoints
+from stoker.core import checkpoints, pool
 from stoker.core.adapter_rotation import AdapterRotation
 from stoker.core.batch import Batch, Chunk, Entry, Transfer
 from stoker.core.decode_run import DecodeRun
@@ -20,7 +20,6 @@ from stoker.core.media import Span
 from stoker.core.media_rows import MediaRows
 from stoker.core.model_drafts import ModelDrafts
 from stoker.core.model_info import ModelInfo
-from stoker.core.pool import pool_view, sequence_state
 from stoker.core.pool_view import PoolView, SequenceState
 from stoker.core.population import RANK, Population
 from stoker.core.request import Request
@@ -167,13 +166,13 @@ class Scheduler:
 
     def pool(self) -> PoolView:
         """What the KV pool holds, between two steps."""
-        return pool_view(self.kv)
+        return pool.pool_view(self.kv)
 
     def states(self) -> list[SequenceState]:
         """Every request that is alive: those that run, those that wait in the order of their rank, those paused."""
         waiting = sorted(self._population.waiting, key=RANK)
-        found = [sequence_state(sequence) for sequence in (*self._population.running.values(), *waiting)]
-        return found + [sequence_state(sequence, is_paused=True) for sequence in self._population.paused]
+        found = [pool.sequence_state(sequence) for sequence in (*self._population.running.values(), *waiting)]
+        return found + [pool.sequence_state(sequence, is_paused=True) for sequence in self._population.paused]
 
     def sequence(self, request_id: str) -> Sequence:
         """A sequence that is alive, or that ended in the current step."""
