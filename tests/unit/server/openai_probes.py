@@ -82,6 +82,12 @@ CHAT = EndpointProbes(
             beside={"tools": TOOLS},
             script=calls,
         ),
+        "parse_tool_calls": Probe(
+            False,
+            lambda x: "tool_calls" not in first_choice(x)["message"],
+            beside={"tools": TOOLS},
+            script=calls,
+        ),
         "reasoning_format": Probe(
             "none", lambda x: "<think>" in (first_choice(x)["message"]["content"] or ""), script=calls
         ),

@@ -110,7 +110,7 @@ class ConstrainedFields(GenerationFields, frozen=True, kw_only=True):
     json_schema: dict[str, Any] | str | bool | None = None
     """A JSON schema, or its text."""
     grammar: str | None = None
-    """GBNF, or Lark if it begins with `%llguidance`."""
+    """GBNF; or Lark, if it begins with `%llguidance` or has a rule `start:`."""
     structured_outputs: dict[str, Any] | None = None
     """One of `json`, `regex`, `choice`, `grammar` and `json_object`, as in vLLM."""
     guided_json: dict[str, Any] | str | bool | None = None

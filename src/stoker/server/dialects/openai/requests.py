@@ -29,7 +29,12 @@ def chat_request(
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
     sampling = sampling_params(wire, _chat_logprobs(wire))
-    asked = replace(conversation(wire), thinking=chat_thinking(wire), grammar=grammar_of(wire))
+    asked = replace(
+        conversation(wire),
+        thinking=chat_thinking(wire),
+        grammar=grammar_of(wire),
+        reads_calls=wire.parse_tool_calls is not False,
+    )
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
     plan = planned(recalled(asked, caller.thoughts), runtime)

@@ -129,6 +129,8 @@ class ChatDelta(msgspec.Struct, frozen=True):
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     """The model's reasoning."""
+    reasoning: str | UnsetType = UNSET
+    """The model's reasoning, if the setting `reasoning_field` names this field."""
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
@@ -170,6 +172,8 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     """None if the answer is nothing but tool calls."""
     reasoning_content: str | UnsetType = UNSET
     """The model's reasoning."""
+    reasoning: str | UnsetType = UNSET
+    """The model's reasoning, if the setting `reasoning_field` names this field."""
     tool_calls: list[ToolCallReply] | UnsetType = UNSET
     role: str = "assistant"
     refusal: None = None

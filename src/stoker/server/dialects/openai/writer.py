@@ -150,6 +150,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
     ) -> None:
         super().__init__(asked, generation, options, has_timings=has_timings)
         self._keep_thought = asked.request.thoughts.keep
+        self._reasoning_field = asked.config.reasoning_field
         self._calls: dict[int, ToolCalls] = {}
 
     def chunks(self, delta: Delta) -> list[ChatChunkChoice]:
@@ -160,7 +161,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
             chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
         calls, logprobs = self._calls[index], chat_logprobs(output)
         for part in delta.parts:
-            if (each := _chat_delta(part, calls)) is not None:
+            if (each := self._chat_delta(part, calls)) is not None:
                 chunks.append(ChatChunkChoice(index=index, delta=each, logprobs=logprobs))
                 logprobs = None
         if logprobs:
@@ -176,8 +177,37 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
         return ToolCalls("call_", f"{self._reply_head.id}/{choice}", self._keep_thought)
 
     def whole(self, answers: Sequence[Delta]) -> ChatCompletion:
-        choices = [_chat_choice(delta, self._no_calls(delta.choice).push_all(delta.parts)) for delta in answers]
+        choices = [self._chat_choice(delta, self._no_calls(delta.choice).push_all(delta.parts)) for delta in answers]
         return ChatCompletion(choices=choices, **self._shared())
+
+    def _chat_delta(self, part: Part, calls: ToolCalls) -> ChatDelta | None:
+        """What a part adds to a message; None: the end of a call, which is not said."""
+        if isinstance(part, Content):
+            return ChatDelta(content=part.text)
+        calls.push(part)
+        match part:
+            case Reasoning():
+                return msgspec.structs.replace(ChatDelta(), **{self._reasoning_field: part.text})
+            case CallBegin():
+                return ChatDelta(tool_calls=[_first_call_delta(calls.calls[-1])])
+            case CallArguments():
+                return ChatDelta(tool_calls=[_call_delta(calls.calls[-1], part.text)])
+            case CallEnd():
+                return None
+
+    def _chat_choice(self, delta: Delta, calls: ToolCalls) -> ChatChoice:
+        ending = _chat_end(delta.choice, delta.output, calls)
+        replies = [_call_reply(call) for call in calls.calls]
+        text = delta.text
+        message = AssistantMessage(content=None if replies and not text else text, tool_calls=replies or UNSET)
+        message = msgspec.structs.replace(message, **{self._reasoning_field: delta.reasoning or UNSET})
+        return ChatChoice(
+            index=delta.choice,
+            message=message,
+            logprobs=chat_logprobs(delta.output),
+            finish_reason=ending.finish_reason,
+            stop_reason=ending.stop_reason,
+        )
 
 
 class CompletionWriter(OpenAIWriter[CompletionChoice]):
@@ -263,22 +293,6 @@ def usage_reply(usage: Usage) -> UsageReply:
     )
 
 
-def _chat_delta(part: Part, calls: ToolCalls) -> ChatDelta | None:
-    """What a part adds to a message; None: the end of a call, which is not said."""
-    if isinstance(part, Content):
-        return ChatDelta(content=part.text)
-    calls.push(part)
-    match part:
-        case Reasoning():
-            return ChatDelta(reasoning_content=part.text)
-        case CallBegin():
-            return ChatDelta(tool_calls=[_first_call_delta(calls.calls[-1])])
-        case CallArguments():
-            return ChatDelta(tool_calls=[_call_delta(calls.calls[-1], part.text)])
-        case CallEnd():
-            return None
-
-
 def _first_call_delta(call: ToolCall) -> ToolCallDelta:
     if call.is_custom:
         return ToolCallDelta(index=call.index, id=call.call_id, type="custom", custom=CustomDelta(call.name))
@@ -309,24 +323,6 @@ def _completion_end(index: int, output: Output) -> CompletionChoice:
 
 def _stop_reason(output: Output) -> str | int | UnsetType:
     return UNSET if output.stop_match is None else output.stop_match
-
-
-def _chat_choice(delta: Delta, calls: ToolCalls) -> ChatChoice:
-    ending = _chat_end(delta.choice, delta.output, calls)
-    replies = [_call_reply(call) for call in calls.calls]
-    text = delta.text
-    message = AssistantMessage(
-        content=None if replies and not text else text,
-        reasoning_content=delta.reasoning or UNSET,
-        tool_calls=replies or UNSET,
-    )
-    return ChatChoice(
-        index=delta.choice,
-        message=message,
-        logprobs=chat_logprobs(delta.output),
-        finish_reason=ending.finish_reason,
-        stop_reason=ending.stop_reason,
-    )
 
 
 def chat_logprobs(output: Output) -> ChatLogprobs | None:
