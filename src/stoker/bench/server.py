@@ -82,7 +82,7 @@ class Server(Protocol):
         ...
 
     def forget_files(self) -> None:
-        """Drops what the server reads from the system's memory, so that it comes from the disk. Only with `cold disk`."""
+        """Drops what the server reads from memory: it comes from the disk then. Only with the ability `cold disk`."""
         ...
 
     def check_alive(self) -> None:
@@ -143,8 +143,8 @@ class LaunchedServer:
         ready_path: answers 200 as soon as the server can answer.
         offline_command: see `Server.offline_command`.
         environment: added to ours.
-        prepared: the environment variable that names the folder of what a start prepares for later ones, and a folder in
-            which an empty one can be made.
+        prepared: the environment variable that names the folder of what a start prepares for later ones, and a folder
+            in which an empty one can be made.
         files: what the server reads when it is started.
         start_timeout_s, stop_timeout_s: after that it has failed, or is killed.
     """

@@ -93,9 +93,9 @@ http.server.test(http.server.SimpleHTTPRequestHandler, port=int("{port}"), bind=
             while (await get(target, "/prepared", 5))[0] != 200:
                 server.check_alive()
                 await asyncio.sleep(0.01)
-            assert len(list(tmp_path.iterdir())) == 1
+            assert len(os.listdir(tmp_path)) == 1
         await server.stop()
-        assert not list(tmp_path.iterdir())
+        assert not os.listdir(tmp_path)
 
     run(main())
 
