@@ -90,6 +90,7 @@ class NativeBackend:
             progress=progress,
             may_copy=options.may_copy_weights,
         )
+        self._weights = weights
         self._pages = KVPages.plan(self._info, window_of(spec))
         self._decoders = _decoders(spec, head_spec, weights, self._info, self._pages, kv_type, threads)
         """Of which a page has its parts, one after the other: the model, and its draft head."""
@@ -236,6 +237,7 @@ class NativeBackend:
         for decoder in self._decoders:
             decoder.close()
         self._decoder = None
+        self._weights.close()
 
     def __enter__(self) -> NativeBackend:
         return self
