@@ -34,6 +34,7 @@ _BLANKS = b" \t\r\n\f"
 _DIGEST_CHARS = 32
 _SIDES = {"auto": 0, "low": 512, "high": 0, "original": 0}
 """Longer side of an image in pixels, by the detail that is asked for; 0 = as it is."""
+_OVERSIZED = ("downsize", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ def media_of_parts(parts: Sequence[object], where: str = "messages") -> tuple[Me
 def _image(kind: str, fields: Mapping[object, object], where: str) -> Media:
     source = fields.get("source")
     if kind == "image" and isinstance(source, Mapping):
+        _check_transformations(fields.get("transformations"), f"{where}.transformations")
         return _anthropic_image(cast("Mapping[object, object]", source), f"{where}.source")
     if fields.get("file_id") is not None:
         raise UnsupportedParameter(f"`{where}.file_id`: there is no store of files; send the data", parameter=where)
@@ -133,6 +135,15 @@ def _longest(fields: Mapping[object, object], where: str) -> int:
     if not isinstance(detail, str) or detail not in _SIDES:
         raise _invalid(f"{where}.detail", f"must be one of {', '.join(_SIDES)}")
     return _SIDES[detail]
+
+
+def _check_transformations(wishes: object, where: str) -> None:
+    """Both wishes for an image that is too large are met: it is refused, and none is made smaller before the model."""
+    if wishes is None:
+        return
+    wish = cast("Mapping[object, object]", wishes).get("oversized_image") if isinstance(wishes, Mapping) else wishes
+    if wish not in (None, *_OVERSIZED):
+        raise _invalid(f"{where}.oversized_image", f"must be one of {', '.join(_OVERSIZED)}")
 
 
 def _anthropic_image(source: Mapping[object, object], where: str) -> Media:

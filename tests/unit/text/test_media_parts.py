@@ -37,6 +37,15 @@ def part(raw: dict[str, Any]) -> Any:
         ({"type": "image_url", "image_url": {"url": base64_of(RED)}}, "image", RED),
         ({"type": "input_image", "image_url": "DATA:;base64," + base64_of(RED)}, "image", RED),
         ({"type": "image", "source": {"type": "base64", "data": base64_of(RED)}}, "image", RED),
+        (
+            {
+                "type": "image",
+                "source": {"type": "base64", "data": base64_of(RED)},
+                "transformations": {"oversized_image": "error"},
+            },
+            "image",
+            RED,
+        ),
         ({"type": "input_audio", "input_audio": {"data": base64_of(WAV), "format": "mp3"}}, "audio", WAV),
     ],
 )
@@ -105,6 +114,12 @@ def test_little_detail_reduces_an_image_and_makes_it_another_one():
         ({"type": "image_url", "image_url": base64_of(WAV)}, InvalidInput, "PNG, JPEG, WebP or GIF"),
         ({"type": "image_url", "image_url": "A" * (MAX_MEDIA_BYTES * 2)}, InvalidInput, "is larger than"),
         ({"type": "input_audio", "input_audio": {"data": base64_of(RED)}}, InvalidInput, "WAV, MP3, FLAC"),
+        (
+            {"type": "image", "source": {"type": "url"}, "transformations": {"oversized_image": "crop"}},
+            InvalidInput,
+            "oversized_image` must be one of downsize, error",
+        ),
+        ({"type": "image", "source": {}, "transformations": 5}, InvalidInput, "must be one of downsize, error"),
         ({"type": "input_image", "file_id": "f1"}, UnsupportedParameter, "no store of files"),
         ({"type": "image", "source": {"type": "file", "file_id": "f1"}}, UnsupportedParameter, "as base64"),
     ],
