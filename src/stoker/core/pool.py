@@ -66,10 +66,10 @@ class SequenceState:
     num_prompt: int
     num_computed: int
     """Of prompt and answer, what is in its slot."""
-    num_cached: int
-    """Of the prompt, what was taken from the cache,"""
-    num_resident: int
-    """and of this, what was in the pool; the rest came from memory or disk."""
+    cached: tuple[int, int, int]
+    """Of the prompt, what was taken from the pool, from memory and from disk."""
+    num_from_disk: int
+    """Of the prompt, what was only on disk when the request arrived."""
     num_completion: int
     num_drafted: int
     num_accepted: int
@@ -118,8 +118,8 @@ def sequence_state(sequence: Sequence, *, is_paused: bool = False) -> SequenceSt
         state="paused" if is_paused else _state(sequence),
         num_prompt=sequence.num_prompt,
         num_computed=sequence.num_computed,
-        num_cached=min(sequence.num_cached, sequence.num_prompt),
-        num_resident=min(sequence.num_resident, sequence.num_prompt),
+        cached=sequence.cached_from,
+        num_from_disk=sequence.num_from_disk,
         num_completion=sequence.num_completion,
         num_drafted=0 if drafter is None else drafter.num_drafted,
         num_accepted=0 if drafter is None else drafter.num_accepted,

@@ -182,6 +182,7 @@ def _with_news(track: _Track, num_steps: int, num_moments: int) -> EngineView:
         steps=list(track.steps)[-num_steps:] if num_steps > 0 else [],
         moments=list(track.moments)[-num_moments:] if num_moments > 0 else [],
         sequences=view.sequences,
+        arrivals=view.arrivals,
         pool=view.pool,
         stats=view.stats,
     )

@@ -19,11 +19,14 @@ from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
 from stoker.engine.question_messages import Answer, Look, Question, ReadPrefix
 from stoker.errors import EngineCrashed, UnsupportedParameter
+from stoker.runtime.model_events import ModelEvent
 from stoker.runtime.watching import Watch
+from stoker.server.config import ServerConfig
 from stoker.server.live.entries import Differences, Reader, engine_entry
 from stoker.server.live.types import Snapshot
+from stoker.server.transport.app import create_app
 from tests.harness import loaded
-from tests.unit.server.fake_runtime import FakeRuntime, ask, events, make_app
+from tests.unit.server.fake_runtime import FakeRuntime, ask, events, make_app, registry_of, served
 from tests.waiting import BOUND_S
 
 
@@ -203,11 +206,34 @@ async def _follow() -> None:
         assert len(engine["steps"]) == 1
         assert "kv" in engine
         runtime.fault = EngineCrashed("the engine process died")
+        name, news = await anext(events)
+        assert (name, news["kind"], news["id"], news["why"]) == ("news", "crashed", "tiny", "the engine process died")
         name, snapshot = await anext(events)
         assert (name, snapshot["engines"], snapshot["error"]) == ("snapshot", [], "the engine process died")
         runtime.fault = None
+        name, news = await anext(events)
+        assert (name, news["kind"], news["id"]) == ("news", "restarted", "tiny")
         name, snapshot = await anext(events)
         assert (name, len(snapshot["engines"])) == ("snapshot", 1)
+
+
+def test_news_of_models_ride_on_the_stream():
+    asyncio.run(_news())
+
+
+async def _news() -> None:
+    registry = registry_of(served(EngineRuntime()))
+    async with _stream(create_app(registry, ServerConfig()), "/engine/events") as events:
+        assert [(await anext(events))[0] for _ in range(2)] == ["hello", "snapshot"]
+        registry.events.publish(ModelEvent(model="other", state="loading", stage="load", loaded_part=0.25))
+        registry.events.publish(ModelEvent(model="other", state="unloaded", reason="failed", message="no memory"))
+        told = [await anext(events) for _ in range(2)]
+        assert [(name, news["kind"], news["id"]) for name, news in told] == [
+            ("news", "loading", "other"),
+            ("news", "unloaded", "other"),
+        ]
+        assert told[0][1]["part"] == 0.25
+        assert told[1][1]["why"] == "no memory"
 
 
 class _stream:

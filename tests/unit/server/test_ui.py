@@ -18,10 +18,15 @@ from tests.waiting import BOUND_S
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
 FIRST_PAINT_BYTES, ALL_BYTES = 90_000, 230_000
-LATER = {"vendor/katex.js", "vendor/highlight.js", "text/highlight_worker.js"} | {
-    name for name in FILES if name.startswith("engine/")
+LATER = {
+    *("vendor/katex.js", "vendor/highlight.js", "text/highlight_worker.js"),
+    *("store/search_worker.js", "store/transfer.js", "store/presets.js", "text/attach.js"),
+    *("chat/settings.js", "chat/code_of_request.js", "chat/models.js", "chat/keys.js", "chat/dialog.js"),
+    *("locale/de.js", "locale/pseudo.js", "locale/en_engine.js", "style/engine.css", "inspect/dialog.js"),
+    *("inspect/tokens.js", "vendor/MANIFEST.json"),
+    *(name for name in FILES if name.startswith("engine/")),
 }
-"""Fetched with the first formula or block of code, or with the engine view."""
+"""Fetched with the first formula, block of code or file, with a dialog or the engine view, or in another language."""
 
 
 def get(path: str, *, method: str = "GET", headers: dict[str, str] | None = None, **settings: Any) -> httpx.Response:
