@@ -39,7 +39,7 @@ class Stream:
         outline: what to look for in the tokens; not given: nothing.
         relaxed: what of a schema is not enforced, in words.
         reports_progress: it is told how far its prompt is computed.
-        tracer: collects where its tokens come from; not given: nobody asked.
+        tracer: collects where its tokens come from; not given: no trace is wanted.
         session: the conversation that it goes on with.
     """
 

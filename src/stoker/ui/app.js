@@ -103,11 +103,13 @@ function isKnown(loaded) {
   });
 }
 
+let isSynced = false;
 await loadLanguage();
 look();
 const loaded = loadModels();
 await Promise.all([loadChats(), isKnown(loaded)]);
 effect(() => { document.title = `${isEngine.value ? t('engine') : open.value ? titleOf(open.value) : ''} – Stoker`; });
 render(html`<${App} />`, document.body);
-loaded.then(resume).then(syncChats);
+loaded.then(resume);
+effect(() => { if (!isLocked.value && models.value.length && !isSynced) { isSynced = true; syncChats(); } });
 addEventListener('visibilitychange', () => { if (!document.hidden && !isLocked.value) syncChats(); });

@@ -21,5 +21,15 @@ const PATHS = {
   tokens: 'M4 5h5v5H4zM11 5h9v5h-9zM4 13h9v5H4zM15 13h5v5h-5z',
 };
 
+/** They are shapes that the color of the text shows through. */
+const sheet = new CSSStyleSheet();
+sheet.replaceSync(Object.entries(PATHS).map(([name, path]) => `.icon-${name} { mask-image: url("${urlOf(path)}"); }`).join('\n'));
+document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
+
+function urlOf(path) {
+  const shape = `<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24' fill='none' stroke='black' stroke-width='1.8' stroke-linecap='round' stroke-linejoin='round'><path d='${path}'/></svg>`;
+  return `data:image/svg+xml,${encodeURIComponent(shape)}`;
+}
+
 /** @param {keyof typeof PATHS} name */
-export const icon = (name) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[name]} /></svg>`;
+export const icon = (name) => html`<span class=${`icon icon-${name}`} aria-hidden="true"></span>`;

@@ -105,6 +105,6 @@ function Message({ id, node, place, isLast, isBusy }) {
 }
 
 function Text({ node, content }) {
-  if (node.role === 'assistant') return content && html`<div class="text" dir="auto"><${Markdown} text=${content} /></div>`;
-  return node.role === 'tool' ? html`<div class="call result"><h3>${t('resultOf', node.name ?? '')}</h3><pre class="text" dir="auto" tabindex="0">${content}</pre></div>` : content && html`<div class="text" dir="auto">${content}</div>`;
+  if (node.role === 'assistant') return html`<div class="text" dir="auto"><${Markdown} text=${content} /></div>`;
+  return node.role === 'tool' ? html`<div class="call result"><h3>${t('resultOf', node.name ?? '')}</h3><pre class="text" dir="auto" tabindex="0">${content}</pre></div>` : html`<div class="text" dir="auto">${content}</div>`;
 }

@@ -61,7 +61,7 @@ function Token({ token, colors, isChosen, isCached, choose, point }) {
   const name = `token ${TRACED.includes(colors) ? 'm' : 'l'}${level}${isChosen ? ' chosen' : ''}${isCached ? ' cached' : ''}`;
   const text = token.text.replace(/\n/g, '↵\n');
   const words = token.logprob === null ? t('firstOfAll') : percent(Math.exp(token.logprob));
-  return choose ? html`<button type="button" class=${name} aria-pressed=${isChosen} onClick=${choose} onPointerEnter=${point} onFocus=${point}>${text}</button>` : html`<span class=${name} title=${words}>${text}</span>`;
+  return choose ? html`<button type="button" class=${name} aria-label=${token.text.trim() ? undefined : JSON.stringify(token.text)} aria-pressed=${isChosen} onClick=${choose} onPointerEnter=${point} onFocus=${point}>${text}</button>` : html`<span class=${name} title=${words}>${text}</span>`;
 }
 
 /** From 0 for what was certain. Steps alternate, so that tokens of one step are seen to belong together. */

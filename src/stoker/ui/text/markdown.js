@@ -40,7 +40,7 @@ export function Markdown({ text }) {
 
 function Block({ raw }) {
   const clean = useMemo(() => cleaned(raw), [raw, katex.value]);
-  return clean === null ? html`<pre class="block">${raw}</pre>` : html`<div class="block" dir="auto" dangerouslySetInnerHTML=${{ __html: clean }} />`;
+  return clean === null ? html`<pre class="block">${raw}</pre>` : html`<div class="block" dangerouslySetInnerHTML=${{ __html: clean }} />`;
 }
 
 /** @typedef {{text: string, blocks: import('../vendor/markdown.js').Token[], isRead: boolean}} Read */
