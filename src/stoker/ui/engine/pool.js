@@ -52,7 +52,7 @@ function Block({ spot: { node, x, own, span, depth }, scale, show, places }) {
   return html`<g class=${`${node.running ? 'running' : 'retained'}${show && node.id > 0 ? ' readable' : ''}`} data-n=${node.n} data-width=${own} onClick=${show && node.id > 0 ? () => show(node.id) : undefined}>
     <title>${words}</title>
     ${span > own && html`<rect class="span" x=${x * scale} y=${depth * ROW} width=${span * scale} height=${ROW - 2} />`}
-    <rect class="own" x=${x * scale} y=${depth * ROW} width=${Math.max(1, own * scale - 1)} height=${ROW - 2} fill=${`hsl(${hue} 60% 50%)`} /></g>`;
+    <rect class="own" x=${x * scale} y=${depth * ROW} width=${Math.max(1, own * scale - 1)} height=${ROW - 2} style=${{ '--hue': hue }} /></g>`;
 }
 
 function Table({ tree, show, places }) {
