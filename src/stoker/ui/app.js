@@ -1,7 +1,7 @@
 // The page: its parts, its two views and its keys.
 import { loadEngineWords, loadLanguage, t } from './locale/index.js';
 import { effect, html, render, signal, useEffect } from './vendor/preact.js';
-import { resume } from './chat/answer.js';
+import { resume, stop } from './chat/answer.js';
 import { Composer } from './chat/composer.js';
 import { KeyDialog } from './chat/key_dialog.js';
 import { Conversation } from './chat/messages.js';
@@ -61,6 +61,7 @@ function actionOf(event) {
   if (event.altKey) return WITH_ALT[event.key];
   if (event.ctrlKey || event.metaKey) return event.shiftKey && event.key.toLowerCase() === 'o' ? newChat : WITH_CONTROL[event.key];
   const isTyping = event.target.closest?.('input, textarea, select');
+  if (event.key === 'Escape') return isTyping || document.querySelector('dialog[open]') ? undefined : () => stop(open.value?.id);
   return event.key === '?' && !isTyping ? () => { showsKeys.value = true; } : undefined;
 }
 

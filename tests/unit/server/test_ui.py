@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from hashlib import sha256
 from typing import Any
 
@@ -18,15 +19,21 @@ from tests.waiting import BOUND_S
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
 FIRST_PAINT_BYTES, ALL_BYTES = 90_000, 230_000
-LATER = {
-    *("vendor/katex.js", "vendor/highlight.js", "text/highlight_worker.js"),
-    *("store/search_worker.js", "store/transfer.js", "store/presets.js", "text/attach.js"),
-    *("chat/settings.js", "chat/code_of_request.js", "chat/models.js", "chat/keys.js", "chat/dialog.js"),
-    *("locale/de.js", "locale/pseudo.js", "locale/en_engine.js", "style/engine.css", "inspect/dialog.js"),
-    *("inspect/tokens.js", "vendor/MANIFEST.json"),
-    *(name for name in FILES if name.startswith("engine/")),
-}
-"""Fetched with the first formula, block of code or file, with a dialog or the engine view, or in another language."""
+
+
+def imported(name: str, known: frozenset[str] = frozenset()) -> frozenset[str]:
+    """A module with all that it imports at once, in turn."""
+    known |= {name}
+    for found in IMPORT.finditer((ROOT / name).read_text()):
+        other = ((ROOT / name).parent / found[1]).resolve().relative_to(ROOT).as_posix()
+        known = known if other in known else imported(other, known)
+    return known
+
+
+IMPORT = re.compile(r"^(?:import|export)\b[^;(]*?'(\.[^']+)';", re.MULTILINE)
+AT_ONCE = imported("app.js")
+FIRST = AT_ONCE | {"index.html", "icon.svg", "manifest.json", "style/app.css", "style/chat.css"}
+"""All that is fetched before anything is clicked."""
 
 
 def get(path: str, *, method: str = "GET", headers: dict[str, str] | None = None, **settings: Any) -> httpx.Response:
@@ -151,8 +158,15 @@ def test_vendored_libraries_are_what_the_manifest_says():
         assert all(f"{package} {version}\n" in licenses for package, version in entry["packages"].items())
 
 
+def test_modules_that_are_needed_at_once_are_fetched_at_once():
+    page = (ROOT / "index.html").read_text()
+    assert re.findall(r'rel="stylesheet" href="ui/([^"]+)"', page) == ["style/app.css", "style/chat.css"]
+    assert {*re.findall(r'rel="modulepreload" href="ui/([^"]+)"', page)} == AT_ONCE - {"app.js"}
+    assert len(AT_ONCE) > 30
+
+
 def test_the_page_is_small():
     sizes = {name: len(gzip.compress((ROOT / name).read_bytes())) for name in FILES if name != "vendor/LICENSES"}
     assert sum(sizes.values()) <= ALL_BYTES
-    assert sum(size for name, size in sizes.items() if name not in LATER) <= FIRST_PAINT_BYTES
+    assert sum(size for name, size in sizes.items() if name in FIRST) <= FIRST_PAINT_BYTES
     assert all(len((ROOT / name).read_text().splitlines()) <= 300 for name in FILES if not name.startswith("vendor/"))

@@ -7,7 +7,11 @@ let numOpened = 0;
 export function Dialog({ title, close, name, children }) {
   const dialog = useRef(null);
   const [id] = useState(() => `dialog-${(numOpened += 1)}`);
-  useEffect(() => { dialog.current.showModal(); }, []);
+  useEffect(() => {
+    const shown = dialog.current;
+    shown.showModal();
+    return () => shown.close(); // the focus goes back to where it was
+  }, []);
   return html`<dialog ref=${dialog} class=${name} aria-labelledby=${id} onClose=${close} onMouseDown=${(event) => { if (event.target === dialog.current) close(); }}>
     <div class="inside"><h2 id=${id}>${title}</h2>${children}</div></dialog>`;
 }

@@ -6,7 +6,11 @@ import { giveKey, question, refuseKey } from '../state/key.js';
 export function KeyDialog() {
   const dialog = useRef(null);
   const isAsked = question.value !== null;
-  useEffect(() => { if (isAsked) dialog.current.showModal(); }, [isAsked]);
+  useEffect(() => {
+    const shown = dialog.current;
+    shown?.showModal();
+    return () => shown?.close();
+  }, [isAsked]);
   if (!isAsked) return null;
   const submit = (event) => {
     event.preventDefault();

@@ -2,7 +2,7 @@
 import { signal } from '../vendor/preact.js';
 import { send } from '../wire/api.js';
 
-const PAUSE_MS = 2000;
+const PAUSE_MS = 1000;
 const ROOT = 'ui-store/chats';
 
 /** The server keeps the conversations of this key. */
