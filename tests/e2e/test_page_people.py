@@ -117,6 +117,9 @@ def test_it_works_on_plain_http_in_a_lan(page: Any, tmp_path: Path):
         say(page, "Write a poem.")
         answered(page)
         page.get_by_role("button", name="Copy code").click()
+        page.get_by_role("link", name="Engine").click()
+        page.get_by_role("img", name="KV pool").wait_for()
+        until(page, "import('./ui/engine/stream.js').then((stream) => stream.isLeading.value)")
 
 
 def test_hostile_markdown_neither_runs_nor_sends_anything(page: Any, address: str):

@@ -12,6 +12,7 @@ from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
 from tests.e2e.browser import page as page
+from tests.ports import free_port
 
 pytestmark = NEEDS_BROWSER
 
@@ -124,3 +125,20 @@ def test_conversations_on_the_server_are_there_in_another_browser_and_for_this_k
         first.reload()
         first.get_by_role("button", name="Write a poem.", exact=True).wait_for(state="detached")
         assert not list(folder.glob("*/*.json"))
+
+
+def test_the_page_opens_while_the_server_is_away(page: Any, tmp_path: Path):
+    port = free_port()
+    with serving(tmp_path, "--root-path", "/llm", port=port, is_killed=True) as url:
+        page.goto(f"{url.removesuffix('/llm')}/llm/")
+        say(page, "Write a poem.")
+        answered(page)
+        page.evaluate("import('./ui/store/offline.js').then(({ keepPage }) => keepPage())")
+        page.evaluate("navigator.serviceWorker.ready.then(() => true)")
+    page.reload()
+    page.get_by_role("log").locator("strong", has_text="bold").wait_for()
+    page.get_by_text("The server cannot be reached").wait_for()
+    with serving(tmp_path, "--root-path", "/llm", port=port):
+        page.get_by_text("The server cannot be reached").wait_for(state="detached")
+        say(page, "Write a poem.")
+        answered(page)

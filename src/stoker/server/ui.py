@@ -37,6 +37,7 @@ POLICY = "; ".join(
 
 ROOT = Path(__file__).resolve().parents[1] / "ui"
 _INDEX = "index.html"
+_SERVICE_WORKER = "sw.js"
 _NAME = re.compile(r"\w+(?:[./]\w+)*", re.ASCII)
 """A path below the folder. It has no two separators in a row, so none leads out of the folder."""
 _MEDIA_TYPES = {
@@ -82,6 +83,8 @@ def _file(name: str, request: Request) -> Response:
     changed = path.stat()
     content, packed, etag = _content(path, changed.st_mtime_ns, changed.st_size)
     headers = {**_HEADERS, "ETag": etag, "Vary": "Accept-Encoding"}
+    if name == _SERVICE_WORKER:
+        headers["Service-Worker-Allowed"] = "../"  # the page is one folder above it
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     if len(content) >= _MIN_GZIP_BYTES and "gzip" in request.headers.get("accept-encoding", ""):

@@ -15,6 +15,7 @@ import './state/theme.js';
 import { closeOnPhone, hasSidebar, isBeside, isEngine, showsKeys, showsModels, showsSettings, toggleEngine, toggleSidebar } from './state/view.js';
 
 const PATIENCE_MS = 1000;
+const IDLE_MS = 3000;
 /** Components that are fetched when they are first wanted, so that the chat appears earlier; null until then. */
 const engineView = signal(null);
 const inspection = signal(null);
@@ -112,5 +113,6 @@ await Promise.all([loadChats(), isKnown(loaded)]);
 effect(() => { document.title = `${isEngine.value ? t('engine') : open.value ? titleOf(open.value) : ''} – Stoker`; });
 render(html`<${App} />`, document.body);
 loaded.then(resume);
+setTimeout(() => import('./store/offline.js').then(({ keepPage }) => keepPage(), () => {}), IDLE_MS);
 effect(() => { if (!isLocked.value && models.value.length && !isSynced) { isSynced = true; syncChats(); } });
 addEventListener('visibilitychange', () => { if (!document.hidden && !isLocked.value) syncChats(); });

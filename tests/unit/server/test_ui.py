@@ -75,6 +75,11 @@ def test_every_file_is_served_as_what_it_is_and_runs_nothing_else(name: str):
         assert reply.headers["Content-Type"].startswith("text/javascript")
 
 
+def test_only_the_service_worker_may_act_for_the_folder_above_it():
+    assert get("/ui/sw.js").headers["Service-Worker-Allowed"] == "../"
+    assert "Service-Worker-Allowed" not in get("/ui/app.js").headers
+
+
 def test_the_policy_allows_nothing_from_elsewhere():
     directives = {name: value for name, _, value in (part.partition(" ") for part in POLICY.split("; "))}
     assert directives["default-src"] == "'none'"

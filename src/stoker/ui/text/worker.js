@@ -1,5 +1,5 @@
-// Starts the scripts that compute beside the page. The page's policy lets only these be started.
-const SCRIPTS = ['text/highlight_worker.js', 'store/search_worker.js'];
+// Starts the scripts that run beside the page. The page's policy lets only these be started.
+const SCRIPTS = ['text/highlight_worker.js', 'store/search_worker.js', 'sw.js'];
 const urlOf = (name) => String(new URL(`../${name}`, import.meta.url));
 const policy = globalThis.trustedTypes?.createPolicy('stoker', {
   createScriptURL: (name) => {
@@ -8,7 +8,8 @@ const policy = globalThis.trustedTypes?.createPolicy('stoker', {
   },
 });
 
+/** @param {string} name */
+export const scriptUrl = (name) => policy?.createScriptURL(name) ?? urlOf(name);
+
 /** @param {'text/highlight_worker.js' | 'store/search_worker.js'} name */
-export function openWorker(name) {
-  return new Worker(policy?.createScriptURL(name) ?? urlOf(name), { type: 'module' });
-}
+export const openWorker = (name) => new Worker(scriptUrl(name), { type: 'module' });
