@@ -49,10 +49,10 @@ class SequenceState:
     num_prompt: int
     num_computed: int
     """Of prompt and answer, what is in its slot."""
-    num_cached: int
-    """Of the prompt, what was taken from the cache,"""
-    num_resident: int
-    """and of this, what was in the pool; the rest came from memory or disk."""
+    cached: tuple[int, int, int]
+    """Of the prompt, what was taken from the pool, from memory and from disk."""
+    num_from_disk: int
+    """Of the prompt, what was only on disk when the request arrived."""
     num_completion: int
     num_drafted: int
     num_accepted: int
