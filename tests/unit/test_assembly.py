@@ -90,7 +90,7 @@ def test_drafts_are_refused_where_answers_would_depend_on_them(monkeypatch: pyte
     make_info = scripted.scripted_info
     changed = {"is_batch_invariant": False}
     monkeypatch.setattr("stoker.loading.scripted.scripted_info", lambda **sizes: replace(make_info(**sizes), **changed))
-    with pytest.raises(ConfigError, match="--max-draft 4: only the native executor guesses"):
+    with pytest.raises(ConfigError, match="--max-draft 4: speculative decoding is available on the native backend only"):
         build_engine(EngineConfig(model="scripted", backend="scripted", max_draft=4))
     engine, _ = build_engine(EngineConfig(model="scripted", backend="scripted", max_draft=0))
     engine.close()

@@ -8,7 +8,7 @@ const SHOWN_MOMENTS = 12;
 
 export function Sequences({ engine }) {
   const rows = [...engine.seq].sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (a.slot ?? 0) - (b.slot ?? 0));
-  return html`<section class="sequences" aria-label="Sequences"><h3>Sequences <small>${rows.length ? `${rows.length} alive` : 'no request is alive'}</small><${Explain} of="sequences" /></h3>
+  return html`<section class="sequences" aria-label="Sequences"><h3>Sequences <small>${rows.length ? `${rows.length} alive` : 'no requests'}</small><${Explain} of="sequences" /></h3>
     ${rows.length > 0 && html`<div class="wide-table"><table><caption class="hidden">Requests that are alive</caption>
       <thead><tr><th scope="col">Request</th><th scope="col">State</th><th scope="col">Slot</th><th scope="col">Prompt</th><th scope="col">Cached</th>
         <th scope="col">Written</th><th scope="col">Drafts kept</th><th scope="col">Preempted</th></tr></thead>
