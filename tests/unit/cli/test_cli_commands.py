@@ -204,7 +204,9 @@ def test_models_lists_the_catalog(stoker: Stoker) -> None:
     done = stoker("models")
     assert done.code == 0
     assert done.out.splitlines()[0].split() == ["MODEL", "SIZE", "DESCRIPTION", "PATH"]
-    assert any(line.startswith("smollm2 ") and "98 MB" in line and "not here" in line for line in done.out.splitlines())
+    assert any(
+        line.startswith("smollm2 ") and "98 MB" in line and "not downloaded" in line for line in done.out.splitlines()
+    )
 
 
 def test_pull_prints_where_a_file_is(stoker: Stoker, tmp_path: Path) -> None:
