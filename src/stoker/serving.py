@@ -249,7 +249,7 @@ def create_runtime(
 def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:
     num_cores, ram_mib = usable_cores(), tiers.ram_tier_mib(engine, available_memory())
     if (engine.threads or num_cores) < count:
-        logger.warning("%d replicas of one thread each are more than the cores: they hold each other up", count)
+        logger.warning("%d replicas of one thread each are more than there are cores: they slow each other down", count)
     return [share_of(engine, number, count, num_cores=num_cores, ram_mib=ram_mib) for number in range(count)]
 
 
@@ -365,7 +365,7 @@ class _Makers:
             kv_tokens = plan.kv_tokens * plan.num_replicas
             engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=kv_tokens)
         if plan is not None and plan.kv_type:
-            logger.warning("memory is short: %s keeps keys and values as %s", engine.model, plan.kv_type)
+            logger.warning("memory is short: the KV cache type of %s is %s", engine.model, plan.kv_type)
             engine = msgspec.structs.replace(engine, cache_type_k=plan.kv_type, cache_type_v=plan.kv_type)
         return create_runtime(
             engine, self._volatile, config.supervision, config.replicas, config.runtime, repeats=self._repeats

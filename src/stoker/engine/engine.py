@@ -402,7 +402,7 @@ class Engine:
         self._mark("detokenize")
         for stream in pushed:
             sequence = stream.sequence
-            assert sequence is not None, "whoever has a token was added"
+            assert sequence is not None, "a request with a token was added"
             if stream.finish_reason is None and (fault := fault_of(stream.row)) is not None:
                 self._scheduler.abort(stream.request_id)
                 published.append(self._end_failed(stream.request_id, fault))

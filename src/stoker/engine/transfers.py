@@ -141,7 +141,7 @@ class Transfers:
     def close(self) -> None:
         """Ends the tiers' thread."""
         if not self._store.close():
-            logger.error("the cache on disk did not come to an end; what it was writing is lost")
+            logger.error("the prefix cache on disk did not close in time; blocks that were being written are lost")
 
     def _export(self, transfer: Transfer) -> bool:
         try:

@@ -21,7 +21,7 @@ _ASK_S = 5.0
 """An engine that does not answer within that time is in a long step; it is asked again."""
 _FAILED_WAIT_S = 1.0
 _IDLE_WAIT_S = 0.25
-"""Between two looks at engines in which no request is alive."""
+"""Between two looks at engines in which no requests."""
 _MAX_FOLLOWERS = 16
 _MAX_RECORDS = 1024
 _FIRST_STEPS, _FIRST_MOMENTS = 200, 100

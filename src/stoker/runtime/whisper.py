@@ -155,7 +155,7 @@ def _refuse() -> NoReturn:
 
 
 def _refusal() -> UnsupportedParameter:
-    message = "this model writes down what is said in recordings, and nothing else: use /v1/audio/transcriptions"
+    message = "this model only transcribes recordings: use /v1/audio/transcriptions"
     return UnsupportedParameter(message, parameter="model")
 
 

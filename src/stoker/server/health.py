@@ -52,7 +52,7 @@ class HealthReply(msgspec.Struct, frozen=True, kw_only=True):
 @router.endpoint(
     "GET",
     HEALTH_PATHS[0],
-    "Says whether the models can answer now: 200 if all of them can, else 503.",
+    "Health check: 200 if all models can answer now, else 503.",
     aliases=HEALTH_PATHS[1:],
     reply=HealthReply,
 )

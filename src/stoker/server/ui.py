@@ -58,7 +58,7 @@ _HEADERS = {
 _MIN_GZIP_BYTES = 1024
 
 
-@router.endpoint("GET", "/", "The page for browsers; other clients are told that a server is running.", error=None)
+@router.endpoint("GET", "/", "The web page for browsers; other clients get a line of text.", error=None)
 async def root(call: Call[None]) -> Response:
     """The page if `Accept` names HTML, else the text by which Ollama's clients know a server."""
     if call.config.ui and "text/html" in call.request.headers.get("accept", ""):

@@ -251,7 +251,7 @@ class NativeBackend:
         return self._decoder
 
     def _open_adapters(self) -> NativeAdapters:
-        assert self._adapters is not None, "nobody said how their files are opened"
+        assert self._adapters is not None, "no function to open their files was given"
         return self._adapters
 
     def _apply(self, decoder: _native.Decoder, op: CacheOp) -> None:

@@ -37,7 +37,7 @@ _MAX_DIGITS = 18
 @router.endpoint(
     "GET",
     "/engine/state",
-    "What the engines of a model do now: sequences, the prefix tree of the KV pool, the last steps.",
+    "Shows the state of a model's engines: sequences, the prefix tree of the KV pool, the last steps.",
     query={"model": str},
     reply=EngineState,
 )
@@ -52,7 +52,7 @@ async def state(call: Call[None]) -> Response:
 @router.endpoint(
     "GET",
     "/engine/prefix/{node}",
-    "The text that a node of the prefix tree stands for, as far as its first 200 tokens.",
+    "Shows the text of a node of the prefix tree, up to its first 200 tokens.",
     query={"model": str, "replica": int},
     reply=PrefixReply,
     is_admin=True,
@@ -70,7 +70,7 @@ async def prefix(call: Call[None]) -> Response:
 @router.endpoint(
     "GET",
     "/engine/events",
-    "Follows what `/engine/state` shows: a snapshot, then what changes, up to `hz` times a second; and news of models.",
+    "Streams `/engine/state`: a snapshot, then changes, up to `hz` times a second; and news of models.",
     query={"model": str, "hz": float},
     event=EVENTS,
 )

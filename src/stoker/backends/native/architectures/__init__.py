@@ -126,7 +126,7 @@ def describe_decoder(parts: ModelParts, context_size: int) -> DecoderSpec:
         reason = ELSEWHERE.get(file.architecture)
         why = "" if reason is None else f": {reason}"
         raise ModelUnsupported(
-            f"the native executor does not know the architecture `{file.architecture}` of {file.path}{why}",
+            f"the native backend does not support the architecture `{file.architecture}` of {file.path}{why}",
             path=str(file.path),
         )
     model = Hyperparameters(parts, context_size)
