@@ -67,8 +67,10 @@ def check_folder(path: Path) -> None:
         message = f"{path} is one file, and vLLM serves folders of safetensors: leave --runtime vllm out"
         raise ModelUnsupported(message, path=str(path))
     if not path.is_dir():
-        message = f"there is no folder {path}: with --runtime vllm a model is the path of a folder"
-        raise ModelFileNotFound(f"{message} (`hf download ORG/REPO --local-dir FOLDER` gets one)", path=str(path))
+        message = (
+            f"there is no folder {path}: with --runtime vllm a model is the path of a folder, or ORG/REPO of the hub"
+        )
+        raise ModelFileNotFound(message, path=str(path))
     if not (path / "config.json").is_file():
         message = f"{path} has no config.json: it is not a model folder as Hugging Face's libraries save it"
         raise ModelFileNotFound(message, path=str(path))
