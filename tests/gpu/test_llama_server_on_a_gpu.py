@@ -20,7 +20,7 @@ import pytest
 from stoker.core.outline import GrammarText, Outline
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import PositionLogprobs
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, ModelNotLoaded
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.llama_server.binary import environment_of, find_binary
@@ -67,7 +67,12 @@ async def started(model: Path, **settings: Any) -> AsyncGenerator[ExternalRuntim
     further = RuntimeConfig(llama_server_start_s=BOUND_S, llama_server_args="--no-warmup --verbose")
     runtime = llama_server_runtime(config, further, supervision=times)
     try:
-        await runtime.start()
+        try:
+            await runtime.start()
+        except ModelNotLoaded as error:
+            if "built for another CPU" not in error.message:
+                raise
+            pytest.skip(error.message)
         yield runtime
     finally:
         await runtime.close()

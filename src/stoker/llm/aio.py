@@ -20,6 +20,7 @@ from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.question_messages import A, Detokenize, Embed, Question, Tokenize
+from stoker.engine.stats import EngineStats
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.async_completions import AsyncCompletions
@@ -168,6 +169,16 @@ class AsyncLLM:
             ModelNotLoaded: it was closed.
         """
         return (await self._session()).card
+
+    def stats(self) -> EngineStats:
+        """See `LLM.stats`.
+
+        Raises:
+            ModelNotLoaded: it is not loaded yet, or was closed.
+        """
+        if self._loaded is None:
+            raise ModelNotLoaded("the model is not loaded yet: await `start()`")
+        return self._loaded.stats()
 
     @overload
     def generate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, cast
 
 from stoker.chat.constraints import response_grammar, schema_grammar, structured_grammar
@@ -40,6 +41,8 @@ class Ask:
     """Files whose markers are in the prompt."""
     functions: Mapping[str, ToolFunction] = field(default_factory=dict[str, ToolFunction])
     """The tools that are Python functions."""
+    timeout_s: float | None = None
+    """Until the answer must be complete."""
 
 
 def text_ask(prompt: Prompt, sampling: SamplingParams, lora: object, options: TextOptions) -> Ask:
@@ -50,7 +53,14 @@ def text_ask(prompt: Prompt, sampling: SamplingParams, lora: object, options: Te
     """
     grammar, parse = _format(options.get("response_format"))
     outline = None if grammar is None else Outline(grammar=grammar)
-    return Ask(prompt=prompt, sampling=sampling, adapters=as_adapters(lora), outline=outline, parse=parse)
+    return Ask(
+        prompt=prompt,
+        sampling=sampling,
+        adapters=as_adapters(lora),
+        outline=outline,
+        parse=parse,
+        timeout_s=_timeout_s(options),
+    )
 
 
 def chat_ask(
@@ -81,7 +91,17 @@ def chat_ask(
         parse=parse,
         functions=functions,
         media=plan.media,
+        timeout_s=_timeout_s(options),
     )
+
+
+def _timeout_s(options: TextOptions) -> float | None:
+    given: object = options.get("timeout")
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
+        raise InvalidInput(f"`timeout` must be a number of seconds above 0, not {given!r}", parameter="timeout")
+    return float(given)
 
 
 def _format(given: object) -> tuple[GrammarText | None, Callable[[str], object] | None]:

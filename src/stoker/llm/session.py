@@ -29,6 +29,7 @@ from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.protocol import Event, Failed, GiveRows, Output, PositionLogprobs, RowsWanted, Submit, Usage
 from stoker.engine.question_messages import A, Embed, Question, QuickQuestion, Unanswered
 from stoker.engine.question_messages import Answer as Answered
+from stoker.engine.stats import EngineStats
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.asks import Ask
@@ -208,7 +209,13 @@ class Session:
             if self._is_closed:
                 raise ModelNotLoaded("the model was closed")
             submit = Submit(
-                request_id, ask.prompt, ask.sampling, adapters=ask.adapters, outline=ask.outline, media=ask.media
+                request_id,
+                ask.prompt,
+                ask.sampling,
+                adapters=ask.adapters,
+                outline=ask.outline,
+                media=ask.media,
+                timeout_s=ask.timeout_s,
             )
             self._worker.submit(self._media.placed(submit))
             is_accepted = True
@@ -246,6 +253,17 @@ class Session:
         finally:
             # A cancellation in the meantime came before the engine knew the request.
             self._forget(question_id, future)
+
+    def stats(self) -> EngineStats:
+        """The engine's numbers, up to a second old while it computes.
+
+        Raises:
+            StokerError: the engine has failed, or was closed.
+        """
+        self.check_alive()
+        if self._is_closed:
+            raise ModelNotLoaded("the model was closed")
+        return self._worker.heartbeat()
 
     def check_alive(self) -> None:
         """Raises what killed the engine, if something did: then no answer would ever end."""

@@ -20,6 +20,7 @@ from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.question_messages import A, Detokenize, Embed, Question, Tokenize
+from stoker.engine.stats import EngineStats
 from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.batch_run import POLL_S, BatchRun, take_place
 from stoker.llm.completion import Completion
@@ -151,6 +152,16 @@ class LLM:
     def card(self) -> ModelCard:
         """What the loaded model is."""
         return self._session.card
+
+    def stats(self) -> EngineStats:
+        """What the engine does and has done: requests, tokens, the KV pool, times.
+
+        While it computes, the numbers are up to a second old.
+
+        Raises:
+            StokerError: the engine has failed, or was closed.
+        """
+        return self._session.stats()
 
     @overload
     def generate(
