@@ -296,7 +296,7 @@ class _Makers:
         if runtime == "vllm":
             from stoker.runtime.vllm.model_folder import check_folder
 
-            engine = local_folder(engine)
+            engine = local_folder(engine, progress=progress)
             check_folder(Path(engine.model_path))
             return engine
         if runtime == "llama-server":
