@@ -17,7 +17,7 @@ _FINISH_S = 20.0
 
 
 class Writing:
-    """A thread that writes one packed file. Whoever loaded the weights closes it.
+    """A thread that writes one packed file. The owner of the weights closes it.
 
     Args:
         store: where the file goes.
