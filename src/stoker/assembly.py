@@ -119,11 +119,11 @@ def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
     parallel = min(config.parallel, loaded.max_running or config.parallel)
     if parallel > info.num_slots:
         raise ConfigError(
-            f"--parallel {parallel} is too much: {info.name} can run at most {info.num_slots} at the same time",
+            f"--parallel {parallel} is too high: {info.name} can run at most {info.num_slots} at the same time",
             key="parallel",
         )
     if config.max_draft and not info.is_batch_invariant:
-        message = f"only the native executor guesses tokens ahead; {loaded.backend_name} would answer otherwise"
+        message = f"speculative decoding is available on the native backend only, not on {loaded.backend_name}"
         raise ConfigError(f"--max-draft {config.max_draft}: {message}", key="max_draft")
     return SchedulerConfig(
         max_running=min(parallel, info.max_batch_tokens),

@@ -54,6 +54,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Path prefix under which the server is reached too, such as /llm, for a reverse proxy that does not strip it."""
     ui: bool = True
     """Page for browsers at /, with a chat and a view of the engine."""
+    ui_store: str = ""
+    """Folder in which the page keeps its conversations, each API key its own. Default: in the browser only."""
     tls_certificate: str = ""
     """PEM file with the TLS certificate and its chain, for HTTPS; requires `tls_key`."""
     tls_key: str = ""

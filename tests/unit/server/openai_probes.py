@@ -11,6 +11,7 @@ from tests.unit.server.field_probes import (
     GENERATION_PROBES,
     STREAMED_PROBES,
     TOOLS,
+    TRACED_PROBES,
     EndpointProbes,
     Exchange,
     Probe,
@@ -75,6 +76,7 @@ CHAT = EndpointProbes(
         **GENERATION_PROBES,
         **CONSTRAINED_PROBES,
         **STREAMED_PROBES,
+        **TRACED_PROBES,
         **CHAT_PROMPT,
         "parallel_tool_calls": Probe(
             False,
@@ -122,6 +124,7 @@ COMPLETIONS = EndpointProbes(
         **GENERATION_PROBES,
         **CONSTRAINED_PROBES,
         **STREAMED_PROBES,
+        **TRACED_PROBES,
         "prompt": Probe("probe", submitted("prompt", "probe")),
         "n": CHAT.probes["n"],
         "best_of": Probe(2, lambda x: first_choice(x)["text"] == "second", script=likelier_second),

@@ -140,7 +140,7 @@ def test_unknown_path_and_wrong_method_have_the_shape():
     app = make_app(FakeRuntime())
     missing = ask(app, "GET", "/v1/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
-    assert missing.json()["error"]["message"].startswith("GET /v1/nothing: there is no such endpoint")
+    assert missing.json()["error"]["message"].startswith("GET /v1/nothing: unknown endpoint")
     wrong = ask(app, "GET", "/v1/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert "POST" in wrong.headers["allow"]
@@ -153,7 +153,7 @@ def test_unknown_path_and_wrong_method_have_the_shape():
         ("/v1/v1/messages", "leave `/v1` out"),
         ("/v1/api/chat", "leave `/v1` out"),
         ("/api/api/chat", "leave `/api` out"),
-        ("//v1/chat/completions", "a slash too many"),
+        ("//v1/chat/completions", "one slash too many"),
         ("/v1/nothing", ""),
     ],
 )

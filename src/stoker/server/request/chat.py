@@ -17,7 +17,7 @@ from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 from stoker.server.fields import FieldTable, Ignored, Refused, honoured, ignored
-from stoker.server.request.fields import Int, StreamedFields
+from stoker.server.request.fields import Int, TracedFields
 from stoker.server.request.policies import NOTHING_GENERATED, SHARED
 from stoker.text.messages import messages_from_dicts
 
@@ -34,7 +34,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts so far on every chunk (an addition of vLLM)."""
 
 
-class ChatCompletionRequest(StreamedFields, frozen=True, kw_only=True):
+class ChatCompletionRequest(TracedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]] | None = None

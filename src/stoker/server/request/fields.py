@@ -134,3 +134,22 @@ class StreamedFields(ConstrainedFields, frozen=True, kw_only=True):
     """Every chunk of a stream has the timings so far."""
     return_progress: bool | None = None
     """Chunks of a stream say how far the prompt is computed, before the first token."""
+
+
+class StokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What only this server offers."""
+
+    trace: bool | None = None
+    """Chunks of a stream have a field `stoker` that says where their tokens came from."""
+
+
+class TracedFields(StreamedFields, frozen=True, kw_only=True):
+    """Fields of requests whose streams can be traced."""
+
+    stoker: StokerOptions | None = None
+    """What only this server offers."""
+
+    @property
+    def traces(self) -> bool:
+        """The stream is to be traced."""
+        return bool(self.stream and self.stoker is not None and self.stoker.trace)

@@ -29,7 +29,7 @@ router = Router(api="Anthropic", error=AnthropicError)
 @router.endpoint(
     "POST",
     "/v1/messages",
-    "Answers a conversation.",
+    "Generates the next message of a conversation.",
     aliases=("/messages",),
     body=MessagesRequest,
     fields=MESSAGES_FIELDS,

@@ -308,9 +308,9 @@ SHOW_FIELDS: FieldTable = honoured(
 PULL_FIELDS: FieldTable = honoured(
     PullRequest,
     {
-        "insecure": Refused("models come over connections that are checked", (False,)),
-        "username": Ignored("no user is known where models come from; a token is taken from the environment"),
-        "password": Ignored("no user is known where models come from; a token is taken from the environment"),
+        "insecure": Refused("TLS certificates are always checked", (False,)),
+        "username": Ignored("the token of the hub is taken from the environment of the server (HF_TOKEN)"),
+        "password": Ignored("the token of the hub is taken from the environment of the server (HF_TOKEN)"),
     },
 )
 COPY_FIELDS: FieldTable = honoured(CopyRequest)

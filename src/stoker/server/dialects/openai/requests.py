@@ -40,7 +40,15 @@ def chat_request(
     plan = planned(recalled(asked, caller.thoughts), runtime)
     reports_progress = bool(wire.stream and wire.return_progress)
     return generation_request(
-        wire, [plan.prompt], sampling, caller, config, n=wire.n, plan=plan, reports_progress=reports_progress
+        wire,
+        [plan.prompt],
+        sampling,
+        caller,
+        config,
+        n=wire.n,
+        plan=plan,
+        reports_progress=reports_progress,
+        traces=wire.traces,
     )
 
 
@@ -71,6 +79,7 @@ def completion_request(
         parse_special=not wire.suffix,
         plan=text_plan(wire),
         reports_progress=bool(wire.stream and wire.return_progress),
+        traces=wire.traces,
     )
 
 

@@ -11,12 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from stoker.server.fields import FieldTable, Ignored, NestedTables, honoured
 from stoker.server.request.chat import StreamOptions
-from stoker.server.request.fields import Int, StreamedFields
+from stoker.server.request.fields import Int, StokerOptions, TracedFields
 from stoker.server.request.policies import SHARED
-from stoker.server.usage import PromptProgress, Timings
+from stoker.server.usage import PromptProgress, Timings, TraceReply
 
 
-class CompletionRequest(StreamedFields, frozen=True, kw_only=True):
+class CompletionRequest(TracedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`."""
 
     prompt: str | list[str | Int | list[Int]] | None = None
@@ -241,6 +241,7 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
     prompt_progress: PromptProgress | UnsetType = UNSET
+    stoker: TraceReply | UnsetType = UNSET
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,10 +256,11 @@ class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
     prompt_progress: PromptProgress | UnsetType = UNSET
+    stoker: TraceReply | UnsetType = UNSET
 
 
 STREAM_OPTIONS: FieldTable = honoured(StreamOptions, {"include_obfuscation": Ignored("events are never padded")})
-STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS}
+STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS, "stoker": honoured(StokerOptions)}
 
 COMPLETION_FIELDS: FieldTable = honoured(CompletionRequest, SHARED)
 CONTROL_FIELDS: FieldTable = honoured(ControlRequest)

@@ -44,7 +44,7 @@ from stoker.server.generation import Generation
 from stoker.server.logprobs import text_positions
 from stoker.server.request.chat import StreamOptions
 from stoker.server.transport.sse import DONE, error_event
-from stoker.server.usage import prompt_progress, timings
+from stoker.server.usage import prompt_progress, timings, trace_reply
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 _VERSION = version("stoker")
@@ -94,14 +94,13 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         if delta.progress is not None:
             tail = b'],"prompt_progress":' + self._encoder.encode(prompt_progress(delta.progress)) + _END
             return b"".join([self._chunk(chunk, tail) for chunk in chunks or [self.nothing(delta.choice)]])
-        if not delta.is_last:
+        if delta.output.trace is None and not delta.is_last:
             tail = self._running_tail()
             return b"".join([self._chunk(chunk, tail) for chunk in chunks])
-        self._num_open -= 1
-        *others, last = chunks
-        return b"".join(
-            [*(self._chunk(chunk, self._running_tail()) for chunk in others), self._chunk(last, self._final_tail())]
-        )
+        self._num_open -= delta.is_last
+        *others, last = chunks or [self.nothing(delta.choice)]
+        tail = self._traced(self._final_tail() if delta.is_last else self._running_tail(), delta.output)
+        return b"".join([*(self._chunk(chunk, self._running_tail()) for chunk in others), self._chunk(last, tail)])
 
     def end(self) -> bytes:
         if not self._wants_usage:
@@ -126,6 +125,10 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
             return self._running_tail()
         usage = self._usage() if self._wants_running_usage else b""
         return b"]" + usage + self._timings() + _END
+
+    def _traced(self, tail: bytes, output: Output) -> bytes:
+        reply = trace_reply(output)
+        return tail if reply is None else tail[: -len(_END)] + b',"stoker":' + self._encoder.encode(reply) + _END
 
     def _usage(self) -> bytes:
         return b',"usage":' + self._encoder.encode(usage_reply(self._generation.usage))

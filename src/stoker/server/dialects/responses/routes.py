@@ -90,7 +90,7 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
 @router.endpoint(
     "POST",
     "/v1/responses",
-    "Answers, and keeps the answer to be fetched and gone on from.",
+    "Generates a response, and stores it so that it can be fetched and continued.",
     aliases=("/responses",),
     body=ResponsesRequest,
     fields=RESPONSES_FIELDS,
@@ -142,7 +142,7 @@ async def get(call: Call[None]) -> HTTPResponse:
 @router.endpoint(
     "DELETE",
     "/v1/responses/{response_id}",
-    "Forgets a stored response; one that is in progress is ended.",
+    "Deletes a stored response; one that is in progress is canceled.",
     aliases=("/responses/{response_id}",),
     reply=DeletedResponse,
 )
@@ -154,7 +154,7 @@ async def delete(call: Call[None]) -> HTTPResponse:
 @router.endpoint(
     "POST",
     "/v1/responses/{response_id}/cancel",
-    "Ends a response that runs in the background.",
+    "Cancels a response that runs in the background.",
     aliases=("/responses/{response_id}/cancel",),
     reply=Response,
 )
@@ -165,7 +165,7 @@ async def cancel(call: Call[None]) -> HTTPResponse:
 @router.endpoint(
     "GET",
     "/v1/responses/{response_id}/input_items",
-    "Lists what a stored response answers, earlier turns included, the newest first.",
+    "Lists the input items of a stored response, earlier turns included, the newest first.",
     aliases=("/responses/{response_id}/input_items",),
     query={"limit": int, "order": str, "after": str, "include": str},
     reply=InputItems,
