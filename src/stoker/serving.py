@@ -59,13 +59,13 @@ if TYPE_CHECKING:
     from stoker.runtime.llama_server import served as llama_server
     from stoker.runtime.replica_config import ReplicaConfig
     from stoker.runtime.vllm import served as vllm
-    from stoker.server.transport import app
+    from stoker.server.transport import run
 else:
     # What measures models imports numpy, which a server does without as long as no model is measured.
     choosing = lazy_module("stoker.loading.choosing")
     model_file = lazy_module("stoker.runtime.llama_server.model_file")
     tiers = lazy_module("stoker.engine.tiers")
-    app = lazy_module("stoker.server.transport.app")  # a spare process is told its model before
+    run = lazy_module("stoker.server.transport.run")  # a spare process is told its model before
     llama_server = lazy_module("stoker.runtime.llama_server.served")  # if it computes
     vllm = lazy_module("stoker.runtime.vllm.served")
     whisper = lazy_module("stoker.runtime.whisper")
@@ -194,7 +194,7 @@ def run_server(
     Raises:
         StokerError: a model cannot be loaded, or the address cannot be had.
     """
-    app.serve(registry, config.server, on_ready, on_stop, batch_concurrency=config.engine.parallel)
+    run.serve(registry, config.server, on_ready, on_stop, batch_concurrency=config.engine.parallel)
 
 
 def create_runtime(
@@ -296,7 +296,7 @@ class _Makers:
         if runtime == "vllm":
             from stoker.runtime.vllm.model_folder import check_folder
 
-            engine = local_folder(engine)
+            engine = local_folder(engine, progress=progress)
             check_folder(Path(engine.model_path))
             return engine
         if runtime == "llama-server":

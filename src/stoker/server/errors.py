@@ -94,7 +94,7 @@ def status_of(error: StokerError) -> int:
 
 def error_body(error: StokerError) -> ErrorBody:
     """The JSON of an error, for a whole response as for an event in a stream."""
-    parameter = error.fields.get("parameter")
+    parameter = error.fields.get("parameter", error.fields.get("pointer"))
     detail = ErrorDetail(
         message=error.message[:_MAX_MESSAGE_CHARS],
         type=_entry(error)[1],

@@ -17,7 +17,7 @@ import pytest
 from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig
-from stoker.server.transport.app import serve
+from stoker.server.transport.run import serve
 from tests.ports import free_port
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of
 from tests.waiting import BOUND_S

@@ -92,6 +92,10 @@ class PackedStore:
         self._directory = directory
         self._max_bytes = max_bytes
 
+    def find(self, name: str, num_bytes: int) -> mmap | None:
+        """The packed file `name` from `HEAD_BYTES` on, read-only, if it is there."""
+        return _map(self._path(name), name, num_bytes)
+
     def open(self, name: str, num_bytes: int, fill: Callable[[Sink], None]) -> mmap | None:
         """Maps the packed file `name`, which `fill` writes first if it is not there.
 
@@ -104,7 +108,7 @@ class PackedStore:
             The file from `HEAD_BYTES` on, read-only; None, after one line in the log, if the directory or the disk
             does not take it.
         """
-        path = self._directory / f"{name}{_SUFFIX}"
+        path = self._path(name)
         found = _map(path, name, num_bytes)
         if found is not None:
             return found
@@ -121,6 +125,9 @@ class PackedStore:
             )
             return None
         return found
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}{_SUFFIX}"
 
     def _write(self, path: Path, name: str, num_bytes: int, fill: Callable[[Sink], None]) -> None:
         self._remove_leftovers(name)

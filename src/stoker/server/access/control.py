@@ -15,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stoker.errors import AuthenticationFailed, Overloaded, PermissionDenied, StokerError
+from stoker.server.access.hosts import is_local, is_local_name
 from stoker.server.access.keys import ApiKeys, sent_keys
 from stoker.server.config import ServerConfig, listed
 from stoker.server.errors import error_response
@@ -38,7 +39,6 @@ _WRONG_KEY = "the API key is wrong"
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 """Headers in which a proxy names the client that it forwards for."""
-_LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 _CROWD_RETRY_S = 1.0
 
 
@@ -150,24 +150,6 @@ def is_from_here(scope: Scope, headers: Headers) -> bool:
     """The client is a program on this machine, and no proxy. A client on a local socket has no address."""
     client = scope.get("client")
     return (not client or is_local(client[0])) and not any(name in headers for name in _FORWARDED)
-
-
-def is_local(host: str) -> bool:
-    """Only programs on this machine reach a server that listens there."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def is_local_name(host: str) -> bool:
-    """An attacker cannot point this name at another machine: it is an address, or a name that DNS does not resolve."""
-    if "." not in host or host.endswith(_LOCAL_SUFFIXES):
-        return True
-    try:
-        return bool(ip_address(host))
-    except ValueError:
-        return False
 
 
 def is_strangers_page(origin: str) -> bool:

@@ -215,6 +215,15 @@ class RunningList(msgspec.Struct, frozen=True):
     models: list[RunningEntry]
 
 
+class ThinkingReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What `think` may be."""
+
+    values: Sequence[bool | str]
+    """`false` and `true`, or levels; `true` alone if the reasoning cannot be switched off."""
+    default: bool | str
+    """What holds for requests without `think`."""
+
+
 class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     modelfile: str
     parameters: str
@@ -226,6 +235,8 @@ class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     """The file's metadata."""
     capabilities: Sequence[str]
     """`completion`, `insert`, `tools`, `thinking`, `embedding`."""
+    thinking: ThinkingReply | UnsetType = UNSET
+    """Given: the model reasons."""
     modified_at: str
     license: str
 

@@ -18,7 +18,12 @@ from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.input_items import input_items, page_of
-from stoker.server.dialects.responses.requests import input_messages, response_counting, response_request
+from stoker.server.dialects.responses.requests import (
+    input_messages,
+    response_counting,
+    response_request,
+    seals_reasoning,
+)
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.server.dialects.responses.types import (
     RESPONSE_PROMPT_FIELDS,
@@ -110,12 +115,12 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     caller = call.caller("resp", "_")
     generating = await call.off_loop(response_request, wire, asked.messages, asked.served.runtime, caller, call.config)
     response = new_response(wire, generating, asked.served.model_id, int(time.time()))
-    keep_thought = caller.thoughts.keep
+    keep_thought, seals = caller.thoughts.keep, seals_reasoning(wire)
     if asked.store.is_off:
         response = msgspec.structs.replace(response, store=False)
     if wire.background:
-        return await _begin(call, generating, ResponseWriter(response, keep_thought=keep_thought), asked)
-    writer = ResponseWriter(response, lambda complete: _keep(complete, asked), keep_thought=keep_thought)
+        return await _begin(call, generating, ResponseWriter(response, keep_thought=keep_thought, seals=seals), asked)
+    writer = ResponseWriter(response, lambda complete: _keep(complete, asked), keep_thought=keep_thought, seals=seals)
     asking = Asked(call.request, call.config, asked.served, generating)
     return await answer(asking, lambda _: writer, is_stream=bool(wire.stream))
 
