@@ -96,7 +96,7 @@ def chat_ask(
 
 
 def _timeout_s(options: TextOptions) -> float | None:
-    given: object = options.get("timeout")
+    given = cast("object", options.get("timeout"))
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
