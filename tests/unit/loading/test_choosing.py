@@ -25,6 +25,7 @@ from stoker.errors import ConfigError, InvalidInput, ModelFileInvalid, ModelUnsu
 from stoker.loading import preparing
 from stoker.loading.choosing import load_model, measure
 from stoker.loading.preparing import prepare_gguf
+from stoker.models.memory_plan import MemoryNeeds
 from tests.tiny_models import TinyModel, split_model, write_tiny_model
 
 UNKNOWN_TYPE = TinyModel(type="NVFP4", hidden_size=256, feed_forward_size=256, head_size=64)
@@ -249,11 +250,17 @@ def test_preparing_says_nothing_about_bad_files(tmp_path: Path, content: bytes |
     assert preparing._prepared is None
 
 
+def needs_of(config: EngineConfig) -> MemoryNeeds:
+    needs = measure(config)
+    assert needs is not None
+    return needs
+
+
 def test_a_context_that_does_not_fit_says_how_much_would_and_with_which_keys_and_values(tmp_path: Path) -> None:
     """And what is said does fit, to the token; one more does not."""
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
     config = EngineConfig(model_path=str(path), ctx_size=100_000, kv_type="f16", backend="native")
-    needs = measure(config)
+    needs = needs_of(config)
     available = needs.least_bytes - 90_000 * needs.kv_bytes_per_token
     with pytest.raises(ResourceExhausted) as caught:
         needs.within(available)
@@ -264,8 +271,8 @@ def test_a_context_that_does_not_fit_says_how_much_would_and_with_which_keys_and
     assert found is not None, caught.value.message
     for tokens, kv_type in zip(map(int, found.groups()), ("f16", "q8", "q4"), strict=True):
         shorter = msgspec.structs.replace(config, ctx_size=tokens, kv_type=kv_type, kv_tokens=tokens)
-        with_room = needs.compute_bytes - measure(shorter).compute_bytes
-        assert measure(shorter).within(available - with_room).kv_tokens == tokens
+        with_room = needs.compute_bytes - needs_of(shorter).compute_bytes
+        assert needs_of(shorter).within(available - with_room).kv_tokens == tokens
         longer = msgspec.structs.replace(shorter, ctx_size=tokens + 1000, kv_tokens=tokens + 1000)
         with pytest.raises(ResourceExhausted):
-            measure(longer).within(available - with_room)
+            needs_of(longer).within(available - with_room)
