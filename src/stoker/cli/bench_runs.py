@@ -86,7 +86,7 @@ def compare_files(files: Sequence[Path]) -> None:
     if len(results) < len(files):
         raise InvalidInput("two of the files have the same name", parameter="files")
     if len(results) > 1:
-        say("note: these were not measured in turn; what the machine did beside may be part of the difference")
+        say("note: these were not measured in turn; other load on the machine may be part of the difference")
     together = joined(results)
     print_comparisons(compare(together))
     print_remarks(together)

@@ -120,7 +120,9 @@ class PackedStore:
                     self._write(path, name, num_bytes, fill)
                     found = _map(path, name, num_bytes)
         except (OSError, LockTimeout) as error:
-            logger.warning("the packed weights stay in memory, and will be packed again next time: %s", error)
+            logger.warning(
+                "the packed weights cannot be kept on disk, and will be packed again at the next start: %s", error
+            )
             return None
         return found
 
@@ -212,7 +214,7 @@ def _map(path: Path, name: str, num_bytes: int) -> mmap | None:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_size != HEAD_BYTES + num_bytes or file.read(len(expected)) != expected:
-                logger.warning("%s is not what it should be; it is made again", path)
+                logger.warning("%s is damaged or out of date; the weights are packed again", path)
                 return None
             found = mmap(file.fileno(), num_bytes, access=ACCESS_READ, offset=HEAD_BYTES)
             prefer_huge_pages(found)

@@ -18,7 +18,7 @@ _FINISH_S = 20.0
 
 
 class Writing:
-    """A thread that writes one packed file; `Weights.close` closes it.
+    """A thread that writes one packed file. The owner of the weights closes it.
 
     Args:
         store: where the file goes.
