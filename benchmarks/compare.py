@@ -53,6 +53,12 @@ HTTP_PEERS, LIBRARY_PEERS = ("llama-server",), ("openvino-genai", "mistralrs", "
 _PARALLEL = 16
 _CONTEXT = 32_768
 _SHORT_PROMPT = 32
+_LONG_PROMPT = 32_000
+_SHAPES = {
+    "llama-1b": Shape(),
+    "two-layers": Shape(num_layers=2, hidden=2048, feed_forward=2048, num_heads=16, num_kv_heads=4, context=_CONTEXT),
+}
+"""Of our own models; two layers of heads of 128 show what attention to a long prompt costs in little time."""
 _CEILING_BATCHES, _CEILING_OUTPUT = (1, 8, 16, 32), 64
 
 
@@ -111,6 +117,9 @@ CASES = {
         *_speed("gemma3"),
         *_speed("llama-1b-q4_k"),
         *_speed("llama-1b-q8_0", (1, 8)),
+        _one(
+            "distinct", "two-layers-q4_k", prompt_tokens=_LONG_PROMPT, output_tokens=1, concurrency=(1,), num_requests=1
+        ),
         *(_one(scenario, "smollm2") for scenario in ("shared", "mixed", "cold")),
         replace(_one("restart", "smollm2"), keeps_prefixes=True),
         _one("agent", "smollm2", parallel=8),
@@ -144,8 +153,8 @@ class Bench:
         path = self.folder / f"{name}.gguf"
         if not path.exists():
             part = path.with_suffix(".part")
-            if family == "llama-1b":
-                write_synthetic(part, Shape(), quantization.upper())
+            if family in _SHAPES:
+                write_synthetic(part, _SHAPES[family], quantization.upper())
             else:
                 requantize(resolve(family), part, quantization.upper())
             part.rename(path)

@@ -5,7 +5,8 @@
 Random tokens, every row in a sequence of its own. The best of many runs shows the code, the median the machine with its
 neighbours. With one thread it is CPU time, with several the wall's. Several types of keys and values take turns;
 figures are of the first one, and how much longer the others took. `--reads` reads as many bytes as the weights have
-after each pass, and says how much longer the pass took: one row cannot take less time than that.
+after each pass, and says how much longer the pass took: one row cannot take less time than that. `--kv-reads` does the
+same with the bytes of keys and values, for each type of them, and compares with what they add to a pass.
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ class Bench:
             for start in range(0, past, _STEP_TOKENS):
                 self.compute(Chunk(slot, start, self.tokens(min(_STEP_TOKENS, past - start))))
 
+    def fresh(self, rows: int) -> None:
+        """As `decode`, in slots of their own that hold nothing."""
+        tokens, slots = self.tokens(rows), range(rows, 2 * rows)
+        cut = tuple(Truncate(slot, 0) for slot in slots)
+        self.compute(*(Chunk(slot, 0, (token,), 1) for slot, token in zip(slots, tokens, strict=True)), ops=cut)
+
     def decode(self, rows: int, past: int) -> None:
         tokens = self.tokens(rows)
         cut = tuple(Truncate(slot, past) for slot in range(rows))
@@ -84,13 +91,14 @@ def main() -> None:
     parser.add_argument("--kv-types", choices=get_args(KVType), nargs="+", default=[None])
     parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--reads", action="store_true")
+    parser.add_argument("--kv-reads", action="store_true")
     options = parser.parse_args()
     longest = max([*options.prompts, *options.pasts]) + 1
     sizes = partial(
         NativeOptions,
         context_size=longest,
-        kv_tokens=max(longest, max(options.rows, default=1) * (max(options.pasts, default=0) + 1)),
-        num_slots=max([1, *options.rows]),
+        kv_tokens=max(longest, max(options.rows, default=1) * (max(options.pasts, default=0) + 64)),
+        num_slots=2 * max([1, *options.rows]),
         max_batch_tokens=_STEP_TOKENS,
         threads=options.threads,
     )
@@ -101,7 +109,11 @@ def main() -> None:
         read = list[Callable[[], None]]()
         if options.reads:
             read.append(opened.enter_context(reading(work_of(files[0]).weight_bytes, options.threads)))
-        report([Bench(each, clock, options.runs) for each in backends], options, read)
+        benches = [Bench(each, clock, options.runs) for each in backends]
+        if options.kv_reads:
+            report_kv_reads(benches, options)
+        else:
+            report(benches, options, read)
 
 
 def report(benches: list[Bench], options: argparse.Namespace, read: list[Callable[[], None]]) -> None:
@@ -118,6 +130,23 @@ def report(benches: list[Bench], options: argparse.Namespace, read: list[Callabl
                 each.fill(rows, past)
             times = benches[0].times_s(*(partial(each.decode, rows, past) for each in benches), *read)
             print(row(f"{rows:3} rows, pasts of {past}", times, rows, len(benches)))
+
+
+def report_kv_reads(benches: list[Bench], options: argparse.Namespace) -> None:
+    """What pasts add to a pass, and what reading as many bytes takes; in turn, medians of the runs."""
+    print(
+        f"{options.model}, {options.threads} threads; ms: a pass, the same without a past, reading its KV; added / read"
+    )
+    for rows in options.rows:
+        for past in filter(None, options.pasts):
+            for bench in benches:
+                info = bench.backend.info
+                bench.fill(rows, past)
+                with reading(rows * past * info.kv_bytes_per_token, options.threads) as read:
+                    times = 1e3 * bench.times_s(partial(bench.decode, rows, past), partial(bench.fresh, rows), read)
+                added = np.median((times[:, 0] - times[:, 1]) / times[:, 2])
+                named = " ".join(f"{value:8.2f}" for value in np.median(times, axis=0))
+                print(f"{info.kv_format.split()[2]:4} {rows:3} rows, pasts of {past}: {named} {added:6.2f}", flush=True)
 
 
 def row(name: str, times: NDArray[np.float64], num_tokens: int, num_types: int) -> str:

@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=8192, help="at most so many of each text")
     parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--native", nargs="*", default=["f16"], metavar="KV", help="f32, f16, q8, q16, i16")
+    parser.add_argument("--native", nargs="*", default=["f16"], metavar="KV", help="f32, f16, q8, q4, q16, i16")
     parser.add_argument("--llama", nargs="*", default=[], metavar="KV[-FLASH]", help="besides the usual: f16-off, ...")
     parser.add_argument("--rounded", type=int, nargs="*", default=[], metavar="N", help="slow")
     parser.add_argument("--float64", action="store_true", help="slow")

@@ -6,7 +6,13 @@
 //   keys   [head_size][32 positions]          values [32 positions][head_size]
 //
 // As f32 or f16; or as q8: int8 codes in the same order, then float scales [group][32 positions], a group being 32 (or 16)
-// consecutive elements of a head. Or as q16: a code of 16 bits for each element and a scale for each key and value, so that
+// consecutive elements of a head. Or as q4: keys as q8, because what they lose is lost in every score; values as codes of 4 bits
+// from -8 on, each 8 more than it is, and bf16 scales in the place of those of q8. Elements i and i + 8 of 16 share a byte, the
+// first in its lower half:
+//
+//   values [32 positions][head_size/2]
+//
+// Or as q16: a code of 16 bits for each element and a scale for each key and value, so that
 // attention is computed in integers. A code is 256 * high + low; its bytes lie apart, 128 more than they are, in the order in
 // which dot products of four bytes, and AMX tiles, take them:
 //
@@ -32,7 +38,7 @@ constexpr int32_t kSpanTokens = 512;  // positions that share one maximum and on
 constexpr int32_t kMaxCodedHead = 512;
 static_assert(kSpanTokens <= kMaxCodedHead && (256ll + 2) * 127 * 127 * kMaxCodedHead <= INT32_MAX);
 
-enum class KvType : int32_t { f32, f16, q8, q16, i16 };
+enum class KvType : int32_t { f32, f16, q8, q16, i16, q4 };
 
 constexpr bool is_coded(KvType type) { return type == KvType::q16 || type == KvType::i16; }  // computed in integers
 
@@ -51,16 +57,21 @@ struct KvLayout {
     size_t page_bytes;  // from a page to the next
 
     constexpr int32_t group() const { return head_size % 32 == 0 ? 32 : 16; }
-    constexpr size_t plane_bytes() const {  // keys, or values, of one head
+    constexpr size_t key_bytes() const {  // of one head
         const size_t n = size_t(head_size) * kPageTokens;
         switch (type) {
             case KvType::f32: return 4 * n;
             case KvType::f16: return 2 * n;
-            case KvType::q8: return n + 4 * n / group();
+            case KvType::q8:
+            case KvType::q4: return n + 4 * n / group();
             default: return 2 * n + sizeof(uint16_t) * kPageTokens;
         }
     }
-    constexpr size_t head_bytes() const { return 2 * plane_bytes(); }
+    constexpr size_t value_bytes() const {
+        const size_t n = size_t(head_size) * kPageTokens;
+        return type == KvType::q4 ? n / 2 + sizeof(uint16_t) * n / group() : key_bytes();
+    }
+    constexpr size_t head_bytes() const { return key_bytes() + value_bytes(); }
 };
 
 // Pages of one sequence that a thread reads next, to be fetched into its cache meanwhile.

@@ -15,6 +15,29 @@ namespace stoker::STOKER_ISA {
 constexpr int32_t kAttentionRows = kSmallRows >= 8 ? 12 : 3;  // by the number of registers
 constexpr int32_t kScoreStride = kSpanTokens + 16;  // not a power of two: rows would share cache sets
 
+// Codes of 4 bits in 8 bytes: those of the lower halves, then those of the upper ones.
+inline i32x16 load_u4(const uint8_t* p) {
+    typedef uint64_t Pair __attribute__((vector_size(16)));
+    constexpr uint64_t kLower = 0x0f0f0f0f0f0f0f0f;
+    uint64_t both;
+    __builtin_memcpy(&both, p, 8);
+    const Pair codes = {both & kLower, both >> 4 & kLower};
+    return load_u8(reinterpret_cast<const uint8_t*>(&codes));
+}
+
+// A float of 16 bits, the upper half of one of 32, and the one that is nearest to x.
+inline float from_bf16(uint16_t half) {
+    const uint32_t bits = uint32_t(half) << 16;
+    float x;
+    __builtin_memcpy(&x, &bits, 4);
+    return x;
+}
+inline uint16_t to_bf16(float x) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, 4);
+    return uint16_t((bits + 0x8000) >> 16);
+}
+
 // Two vectors of one page's keys or values as floats.
 template <KvType type> struct Plane;
 
@@ -48,6 +71,22 @@ template <> struct Plane<KvType::q8> {
     }
 };
 
+// Of values alone.
+template <> struct Plane<KvType::q4> {
+    const uint8_t* data;
+    const uint16_t* scales;
+    int shift;  // of a group
+    Plane(const KvLayout& kv, const uint8_t* p)
+        : data(p), scales(reinterpret_cast<const uint16_t*>(p + size_t(kv.head_size) * kPageTokens / 2)),
+          shift(kv.group() == 32 ? 5 : 4) {}
+    inline f32x16 value(int32_t t, int32_t d, int32_t head_size) const {
+        const i32x16 code = sub_i32(load_u4(data + (t * head_size + d) / 2), set1_i32(8));
+        return mul(to_f32(code), set1(from_bf16(scales[(d >> shift) * kPageTokens + t])));
+    }
+};
+
+template <KvType type> using KeyPlane = Plane<type == KvType::q4 ? KvType::q8 : type>;
+
 // Memory is far. The first level of a core's cache waits for sixteen lines at most, which is a third of what memory gives;
 // the second one waits for more, but follows no sequence from page to page. So each plane that is read fetches another one
 // there, step by step:
@@ -59,11 +98,11 @@ constexpr int32_t kFetchedPages = 2;  // ahead among the keys, where nobody has 
 // A plane in as many steps as a head has elements. A plane to fetch that is not there is one that was read just now.
 struct Fetch {
     const uint8_t* plane;
-    size_t step_bytes;  // 36 to 128
+    size_t step_bytes;  // 18 to 128
     size_t end_bytes;   // of the steps; scales for whole heads lie behind
 
-    Fetch(const KvLayout& kv, const uint8_t* p)
-        : plane(p), step_bytes(is_coded(kv.type) ? 64 : kv.plane_bytes() / kv.head_size),
+    Fetch(const KvLayout& kv, const uint8_t* p, bool are_keys)
+        : plane(p), step_bytes(is_coded(kv.type) ? 64 : (are_keys ? kv.key_bytes() : kv.value_bytes()) / kv.head_size),
           end_bytes(step_bytes * kv.head_size) {}
     template <KvType type> inline void step(int32_t index) const {
         prefetch_far(plane + index * step_bytes);
@@ -83,7 +122,7 @@ struct Fetch {
 
 // Scores of R rows with the 32 positions of a page.
 template <KvType type, int R>
-inline void score_page(const Plane<type>& keys, const Fetch& fetch, const float* const* queries, int32_t head_size,
+inline void score_page(const KeyPlane<type>& keys, const Fetch& fetch, const float* const* queries, int32_t head_size,
                        float* scores) {
     f32x16 acc[R][2];
     for (int r = 0; r < R; ++r) {
@@ -111,7 +150,7 @@ template <KvType type, int R, int V>
 inline void weigh(const AttentionRows& a, const AttentionAhead& ahead, int32_t span, int32_t from, int32_t to,
                   const float* weights, int32_t d, float* sums) {
     const int32_t n = a.kv.head_size, stride = partial_floats(n);
-    const size_t plane = a.kv.plane_bytes();
+    const size_t plane = a.kv.key_bytes();
     f32x16 acc[R][V];
     for (int r = 0; r < R; ++r) {
         for (int v = 0; v < V; ++v) {
@@ -126,7 +165,7 @@ inline void weigh(const AttentionRows& a, const AttentionAhead& ahead, int32_t s
         const int32_t begin = t % kPageTokens, page_left = kPageTokens - begin;
         const int32_t count = to - t < page_left ? to - t : page_left;
         const bool fetches = page - first < ahead.count;
-        const Fetch fetch(a.kv, fetches ? ahead.memory + ahead.pages[page - first] * a.kv.page_bytes : memory);
+        const Fetch fetch(a.kv, fetches ? ahead.memory + ahead.pages[page - first] * a.kv.page_bytes : memory, fetches);
         const auto fetch_share = [&](int32_t i) {  // of V * 16 steps, a page's 32 positions
 #pragma GCC unroll 2
             for (int s = 0; s < (V + 1) / 2; ++s) {
@@ -238,14 +277,14 @@ inline void score(const AttentionRows& a, int32_t span, int32_t first, int32_t l
     const int32_t begin = first / kPageTokens, end = (last + kPageTokens - 1) / kPageTokens;
     const int32_t num_fetched = a.num_fetched;
     for (int32_t page = begin + num_fetched; page < begin + kFetchedPages && page < end; ++page) {
-        Fetch(a.kv, plane(page)).steps<type>(0, a.kv.head_size);
+        Fetch(a.kv, plane(page), true).steps<type>(0, a.kv.head_size);
     }
     for (int32_t page = begin; page < end; ++page) {
         if (page + kFetchedPages >= begin + num_fetched && page + kFetchedPages < end) {
-            Fetch(a.kv, plane(page + kFetchedPages)).steps<type>(0, a.kv.head_size);
+            Fetch(a.kv, plane(page + kFetchedPages), true).steps<type>(0, a.kv.head_size);
         }
-        const Fetch values(a.kv, plane(page) + a.kv.plane_bytes());
-        score_page<type, R>(Plane<type>(a.kv, plane(page)), values, queries, a.kv.head_size, scores + page * kPageTokens);
+        const Fetch values(a.kv, plane(page) + a.kv.key_bytes(), false);
+        score_page<type, R>(KeyPlane<type>(a.kv, plane(page)), values, queries, a.kv.head_size, scores + page * kPageTokens);
     }
 }
 

@@ -81,7 +81,7 @@ struct SpanRows {
     const uint8_t* keys(int32_t page) const {
         return a.memory + a.pages[span * (kSpanTokens / kPageTokens) + page] * a.kv.page_bytes;
     }
-    const uint8_t* values(int32_t page) const { return keys(page) + a.kv.plane_bytes(); }
+    const uint8_t* values(int32_t page) const { return keys(page) + a.kv.key_bytes(); }
     bool is_last() const { return row + rows == a.rows(); }
     // Of kMostRows those that are scored together, `part` 0 or 1, with the pages of all.
     SpanRows scored(int32_t part) const {
@@ -304,7 +304,7 @@ template <KvType type> STOKER_FLATTEN void soften_row(const SpanRows& b, int32_t
 inline void fetch_keys(const SpanRows& b, int32_t page) {
     const int32_t unfetched = b.first_page + b.a.num_fetched, next = page == b.first_page ? page : page + kFetchedPages;
     for (int32_t i = next > unfetched ? next : unfetched; i <= page + kFetchedPages && i < b.end_page; ++i) {
-        Fetch(b.a.kv, b.keys(i)).steps<KvType::q16>(0, b.a.kv.head_size);
+        Fetch(b.a.kv, b.keys(i), true).steps<KvType::q16>(0, b.a.kv.head_size);
     }
 }
 
@@ -332,7 +332,7 @@ template <class Products, int R = Products::rows> void attend_rows_of(const Span
         if (b.row == 0) {
             fetch_keys(b, page);
         }
-        Products::template score<R>(b, page, Fetch(b.a.kv, b.values(page)));
+        Products::template score<R>(b, page, Fetch(b.a.kv, b.values(page), false));
     }
     copy_scales(b);
     const int32_t n = b.a.kv.head_size;

@@ -67,7 +67,7 @@ template <int R, int V> STOKER_FLATTEN void weigh_pairs(const SpanRows& b, int32
     for (int32_t page = b.first_page; page < b.end_page; ++page) {
         const uint8_t* values = b.values(page);
         const int32_t i = page - b.first_page;
-        const Fetch fetch(b.a.kv, i < ahead.count ? ahead.memory + ahead.pages[i] * b.a.kv.page_bytes : values);
+        const Fetch fetch(b.a.kv, i < ahead.count ? ahead.memory + ahead.pages[i] * b.a.kv.page_bytes : values, true);
         for (int32_t t = 0; t < kPageTokens; t += kFlushed) {
             fetch.steps<KvType::i16>(d + V * t / 2, d + V * (t + kFlushed) / 2);
             const int16_t* weight = weights + page * kPageTokens + t;

@@ -128,7 +128,7 @@ template <int R, int V> STOKER_FLATTEN void weigh_elements(const SpanRows& b, in
     for (int32_t page = b.first_page; page < b.end_page; ++page) {
         const uint8_t* values = b.values(page);
         const int32_t i = page - b.first_page;
-        const Fetch fetch(b.a.kv, i < ahead.count ? ahead.memory + ahead.pages[i] * b.a.kv.page_bytes : values);
+        const Fetch fetch(b.a.kv, i < ahead.count ? ahead.memory + ahead.pages[i] * b.a.kv.page_bytes : values, true);
         for (int32_t t = 0; t < kPageTokens; t += 4) {
             fetch.steps<KvType::q16>(d + V * t / 2, d + V * t / 2 + 2 * V);
             const uint8_t* bytes = values + d * 2 * kPageTokens + t * 32;

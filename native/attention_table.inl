@@ -6,6 +6,7 @@ inline int32_t attend(const AttentionRows& a, int32_t span, float* partials, flo
         case KvType::f32: attend_span<KvType::f32>(a, span, partials, scratch); break;
         case KvType::f16: attend_span<KvType::f16>(a, span, partials, scratch); break;
         case KvType::q8: attend_span<KvType::q8>(a, span, partials, scratch); break;
+        case KvType::q4: attend_span<KvType::q4>(a, span, partials, scratch); break;
         case KvType::q16: return attend_coded<Fours>(a, span, partials, scratch);
         case KvType::i16: return attend_coded<Pairs>(a, span, partials, scratch);
     }

@@ -24,6 +24,61 @@ inline void write_q8(const KvLayout& kv, uint8_t* plane, const float* x, int32_t
     }
 }
 
+// Codes of the elements of a group, by that scale of some for which they are closest to them.
+struct FourBits {
+    alignas(64) int32_t codes[32];
+    uint16_t scale;  // bf16
+};
+
+inline float four_bit_error(const float* x, int32_t group, float scale, int32_t* codes) {
+    const f32x16 steps = set1(1.0f / scale);
+    f32x16 error = set1(0);
+    for (int32_t d = 0; d < group; d += 16) {
+        const f32x16 rounded = max(set1(-8), min(set1(7), to_f32(to_i32(mul(load(x + d), steps)))));
+        const f32x16 off = sub(load(x + d), mul(rounded, set1(scale)));
+        error = fma(off, off, error);
+        store_i32(codes + d, to_i32(rounded));
+    }
+    return reduce_add(error);
+}
+
+inline void round_to_four_bits(const float* x, int32_t group, FourBits& best) {
+    float most = x[0];
+    for (int32_t d = 1; d < group; ++d) {
+        most = __builtin_fabsf(x[d]) > __builtin_fabsf(most) ? x[d] : most;
+    }
+    best.scale = 0;
+    for (int32_t& code : best.codes) code = 0;
+    if (__builtin_fabsf(most) < 1e-30f) {
+        return;
+    }
+    FourBits found;
+    float least = 3.4e38f;
+    for (const float largest : {-8.0f, -7.0f, -7.5f, -8.5f, -9.0f}) {
+        found.scale = to_bf16(most / largest);
+        const float error = four_bit_error(x, group, from_bf16(found.scale), found.codes);
+        if (error < least) {
+            least = error;
+            best = found;
+        }
+    }
+}
+
+inline void write_four_bits(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot) {
+    const int32_t n = kv.head_size, group = kv.group();
+    auto* scales = reinterpret_cast<uint16_t*>(plane + size_t(n) * kPageTokens / 2);
+    FourBits rounded;
+    for (int32_t first = 0; first < n; first += group) {
+        round_to_four_bits(x + first, group, rounded);
+        scales[first / group * kPageTokens + slot] = rounded.scale;
+        uint8_t* to = plane + (slot * n + first) / 2;
+        for (int32_t i = 0; i < group / 2; ++i) {
+            const int32_t* code = rounded.codes + i / 8 * 16 + i % 8;
+            to[i] = uint8_t((code[0] + 8) | (code[8] + 8) << 4);
+        }
+    }
+}
+
 template <class Element> inline void convert(const float* x, Element* out) {
     if constexpr (sizeof(Element) == 4) {
         store(out, load(x));
@@ -108,6 +163,8 @@ inline void write_plane(const KvLayout& kv, uint8_t* plane, const float* x, int3
         case KvType::f32: return write_plain<float>(kv, plane, x, step, start);
         case KvType::f16: return write_plain<uint16_t>(kv, plane, x, step, start);
         case KvType::q8: return write_q8(kv, plane, x, slot, step, start);
+        case KvType::q4:
+            return step == 1 ? write_four_bits(kv, plane, x, slot) : write_q8(kv, plane, x, slot, step, start);
         case KvType::q16: return write_q16(kv, plane, x, slot, step == kPageTokens);
         case KvType::i16: return write_i16(kv, plane, x, slot, step == kPageTokens);
     }
@@ -115,12 +172,12 @@ inline void write_plane(const KvLayout& kv, uint8_t* plane, const float* x, int3
 
 inline void write(const KvLayout& kv, uint8_t* head, int32_t slot, const float* key, const float* value) {
     write_plane(kv, head, key, slot, kPageTokens, slot);
-    write_plane(kv, head + kv.plane_bytes(), value, slot, 1, slot * kv.head_size);
+    write_plane(kv, head + kv.key_bytes(), value, slot, 1, slot * kv.head_size);
 }
 
 inline void fetch(const KvLayout& kv, const AttentionAhead& pages) {
     for (int32_t i = 0; i < pages.count; ++i) {
-        const Fetch keys(kv, pages.memory + pages.pages[i] * kv.page_bytes);
+        const Fetch keys(kv, pages.memory + pages.pages[i] * kv.page_bytes, true);
         switch (kv.type) {
             case KvType::f32: keys.steps<KvType::f32>(0, kv.head_size); break;
             case KvType::q16:

@@ -1,8 +1,10 @@
 // Python's view of the cores that processes share.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings.hpp"
 #include "cores.hpp"
+#include "nodes.hpp"
 
 namespace stoker {
 
@@ -17,6 +19,7 @@ void bind_cores(nb::module_& module) {
             require(seat >= 0 && seat < self.size(), "no such seat");
             self.release(seat);
         }, nb::arg("seat"));
+    module.def("take_memory_in_turn", take_memory_in_turn, nb::arg("nodes"));
 }
 
 }  // namespace stoker

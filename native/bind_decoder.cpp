@@ -36,8 +36,9 @@ KvType kv_type_named(const std::string& name) {
     if (name == "f32") return KvType::f32;
     if (name == "f16") return KvType::f16;
     if (name == "q8") return KvType::q8;
+    if (name == "q4") return KvType::q4;
     if (name == "q16") return KvType::q16;
-    require(name == "i16", "kv_type must be f32, f16, q8, q16 or i16");
+    require(name == "i16", "kv_type must be f32, f16, q8, q4, q16 or i16");
     return KvType::i16;
 }
 

@@ -16,6 +16,7 @@ namespace nb = nanobind;
 
 void bind_kernels(nb::module_& module);
 void bind_cores(nb::module_& module);
+void bind_pool(nb::module_& module);
 void bind_batch(nb::module_& module);
 void bind_decoder(nb::module_& module);
 void bind_sampling(nb::module_& module);

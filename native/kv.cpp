@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "spread.hpp"
+
 namespace stoker {
 
 namespace {
@@ -19,16 +21,17 @@ void copy_columns(uint8_t* to, const uint8_t* from, size_t runs, size_t element,
 
 // Of a plane of elements, and of its scales if there are any.
 void copy_elements(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_keys, int32_t first, int32_t last) {
-    const size_t head_size = kv.head_size, element = kv.type == KvType::f32 ? 4 : kv.type == KvType::f16 ? 2 : 1;
+    const size_t element = kv.type == KvType::f32 ? 4 : kv.type == KvType::f16 ? 2 : 1;
+    const bool are_halves = kv.type == KvType::q4 && !are_keys;
+    const size_t row = are_halves ? kv.head_size / 2 : kv.head_size * element;
     if (are_keys) {
-        copy_columns(to, from, head_size, element, first, last);
+        copy_columns(to, from, kv.head_size, element, first, last);
     } else {
-        const size_t row = head_size * element;
         std::memcpy(to + first * row, from + first * row, (last - first) * row);
     }
-    if (kv.type == KvType::q8) {
-        const size_t codes = head_size * kPageTokens;
-        copy_columns(to + codes, from + codes, head_size / kv.group(), sizeof(float), first, last);
+    if (is_spread(kv.type)) {
+        const size_t codes = row * kPageTokens, scale = are_halves ? sizeof(uint16_t) : sizeof(float);
+        copy_columns(to + codes, from + codes, kv.head_size / kv.group(), scale, first, last);
     }
 }
 
@@ -99,8 +102,8 @@ void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first,
             } else {
                 copy_elements(to, from, layout, are_keys, first, last);
             }
-            to += layout.plane_bytes();
-            from += layout.plane_bytes();
+            to += are_keys ? layout.key_bytes() : layout.value_bytes();
+            from += are_keys ? layout.key_bytes() : layout.value_bytes();
         }
     }
 }

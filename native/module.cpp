@@ -11,6 +11,7 @@ NB_MODULE(_native, module) {
     module.doc() = "Kernels and the forward pass of the native executor.";
     bind_kernels(module);
     bind_cores(module);
+    bind_pool(module);
     bind_batch(module);
     bind_decoder(module);
     bind_sampling(module);

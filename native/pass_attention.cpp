@@ -139,7 +139,7 @@ void Pass::fetch_keys(int32_t thread, int32_t layer) {
     Worker& me = d_.workers_[thread];
     AttentionAhead pages = pages_of(layer, units_of(layer, thread));
     const KvLayout& kv = d_.kv(layer).layout(spec_.layers[layer].kv_layer);
-    const size_t key_bytes = kv.plane_bytes();
+    const size_t key_bytes = kv.key_bytes();
     pages.count = std::min(pages.count, std::max(1, int32_t(kFetchedBytes / key_bytes)));
     if (pages.memory != me.fetched.memory || pages.pages != me.fetched.pages) {
         k_.attention->fetch(kv, pages);

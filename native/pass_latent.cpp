@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "pass.hpp"
+#include "spread.hpp"
 
 namespace stoker {
 
@@ -26,9 +27,13 @@ void Pass::latent_keys(int32_t index, Range rows) {
         std::memcpy(key, from + l.size, l.rotated * sizeof(float));
         k_.rows->rotate(key, rope.table + size_t(position) * rope.dim, rope.dim, rope.adjacent);
         k_.rows->rms_norm(from, l.norm, l.size, spec_.norm_eps, key + l.rotated);
+        const KvLayout& kv = d_.kv(index).layout(index);
+        if (is_spread(kv.type)) {
+            spread(key, layer.heads.size);
+        }
         const int32_t page = table(index, chunk)[position / kPageTokens];
-        uint8_t* memory = d_.kv(index).head(index, 0) + page * d_.kv(index).page_bytes();
-        k_.attention->write(d_.kv(index).layout(index), memory, position % kPageTokens, key, key);
+        uint8_t* memory = d_.kv(index).head(index, 0) + page * kv.page_bytes;
+        k_.attention->write(kv, memory, position % kPageTokens, key, key);
     }
 }
 
@@ -53,6 +58,9 @@ void Pass::widen(Worker& me, const Stage& stage, int32_t head) {
         k_.rows->rotate(query, rope.table + size_t(position) * rope.dim, rope.dim, rope.adjacent);
         const float by_position = spec_.query_scales == nullptr ? 1 : spec_.query_scales[position];
         k_.rows->scale(query, spec_.attention_scale * by_position, layer.heads.size);
+        if (is_spread(d_.kv(stage.layer).layout(stage.layer).type)) {
+            spread(query, layer.heads.size);
+        }
     }
 }
 

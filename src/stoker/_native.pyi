@@ -200,6 +200,30 @@ def write_batch(
         ValueError: there is not so much room.
     """
 
+def take_memory_in_turn(nodes: list[int]) -> bool:
+    """Has this thread, and those that it starts from now on, take new pages of memory from these nodes (NUMA) in turn.
+
+    Returns:
+        False, and nothing changes, if the system does not do that, or a policy was set before (`numactl`).
+    """
+
+def run_pool(num_threads: int, sizes: list[int], num_runs: int, held: int = -1) -> tuple[int, int, int]:
+    """Runs stages of pieces that only check their order on the threads of a pool of its own; for tests.
+
+    Args:
+        num_threads: of the pool.
+        sizes: pieces of each stage.
+        num_runs: how often all stages are run.
+        held: a thread that ends no piece before all others of its stage are done; -1 = all are alike.
+
+    Returns:
+        Stages that were opened (one more for each run), writes to lines that other threads write to in the same stage,
+        and pieces that were taken from the range of another thread.
+
+    Raises:
+        RuntimeError: a piece was not computed once, or before the stage before was done.
+    """
+
 class Decoder:
     """A decoder over packed memory, with its KV memory and its threads. One Python thread uses it at a time.
 
@@ -211,7 +235,7 @@ class Decoder:
         num_states: slots, of a model with recurrent layers; each keeps a state.
         max_batch_tokens: most rows of one forward pass.
         num_threads: that compute, the caller's included.
-        kv_type: `f32`, `f16`, `q8` or `q16`.
+        kv_type: `f32`, `f16`, `q8`, `q4`, `q16` or `i16`.
         kernels: their name; not given: the best.
         cores: with which other processes' threads they share the cores.
         cpus: on which CPU the thread on each seat is to stay, or each thread if nothing is shared. Empty: on any.

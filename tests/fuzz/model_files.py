@@ -116,7 +116,7 @@ def _with_bytes(
     damage(rng, changed, header)
     path = folder / "case.gguf"
     path.write_bytes(changed)
-    return compute(path, kv_type=rng.choice(["f16", "f32", "q8", "q16", "i16"]))
+    return compute(path, kv_type=rng.choice(["f16", "f32", "q8", "q4", "q16", "i16"]))
 
 
 def rope_case(rng: random.Random, folder: Path) -> str:

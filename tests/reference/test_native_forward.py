@@ -312,7 +312,7 @@ def test_windows_end_where_they_should(tmp_path: Path, window: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv_type", "limit"), [("f32", 2e-6), ("f16", 2e-3), ("q8", 4e-2), ("q16", 1e-3), ("i16", 1e-3)]
+    ("kv_type", "limit"), [("f32", 2e-6), ("f16", 2e-3), ("q8", 4e-2), ("q4", 0.3), ("q16", 1e-3), ("i16", 1e-3)]
 )
 def test_kv_may_be_kept_in_four_types(tmp_path: Path, kv_type: KVType, limit: float) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel())

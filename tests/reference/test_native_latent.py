@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gguf import GGUFReader, GGUFWriter
 
-from stoker.backends.native import kept_bytes
+from stoker.backends.native import KVType, kept_bytes
 from stoker.errors import StokerError
 from stoker.models.gguf import read_gguf
 from tests.gguf_values import write_values
@@ -68,6 +68,15 @@ def test_with_exact_keys_and_weights_it_is_exact(tmp_path: Path, name: str) -> N
     token_ids = prompt(80)
     with open_native(path, kv_type="f32") as backend:
         assert relative_error(all_rows(backend, token_ids), LatentReference(path).logits(token_ids)) < 2e-5
+
+
+@pytest.mark.parametrize(("kv_type", "limit"), [("q8", 0.1), ("q4", 0.5)])
+def test_few_bits_of_a_latent_vector_bear_being_spread(tmp_path: Path, kv_type: KVType, limit: float) -> None:
+    """Keys, queries, and what attention makes of the values: all of them, or none."""
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS["yarn"])
+    token_ids = prompt(80)
+    with open_native(path, kv_type=kv_type) as backend:
+        assert relative_error(all_rows(backend, token_ids), LatentReference(path).logits(token_ids)) < limit
 
 
 def test_the_smaller_models_make_queries_at_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How many threads are worth computing with: the cores that this process really has, and shares. It starts none."""
+"""Which cores this process really has and shares, and which memory is near to them. It starts no thread."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ def cpus_to_stay_on(threads: int, system: Path = _SYSTEM) -> list[int]:
     cpus = _first_cpus(system)
     fit = hasattr(os, "sched_getaffinity") and threads == len(cpus) == usable_cores(system)
     return cpus if fit and os.environ.get(AFFINITY) == "1" else []
+
+
+def memory_nodes(system: Path = _SYSTEM) -> list[int]:
+    """The nodes of memory (NUMA) that belong to the CPUs on which this process may run, in ascending order.
+
+    Args:
+        system: where sysfs is mounted.
+
+    Returns:
+        Nothing where the system does not say; one node on most machines.
+    """
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    folder = system / "devices" / "system" / "node"
+    return [node for node in _listed(folder / "has_memory") if cpus & set(_listed(folder / f"node{node}" / "cpulist"))]
 
 
 def environment_of_sharers() -> dict[str, str]:
@@ -73,6 +87,15 @@ def _quota(cgroup: Path) -> int:
     if not (quota.isdigit() and period.isdigit() and int(period) > 0):
         return os.cpu_count() or 1  # "max", -1, or nothing there: no limit
     return -(-int(quota) // int(period))
+
+
+def _listed(path: Path) -> list[int]:
+    """The numbers of a file such as `0-3,8`."""
+    found: list[int] = []
+    for part in filter(None, _read(path).split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def _read(path: Path) -> str:

@@ -168,9 +168,13 @@ class LaunchedServer:
     @property
     def abilities(self) -> frozenset[Ability]:
         found: set[Ability] = {"server", "restart", "launch"}
-        found |= {"first"} if self.prepared else set()
-        found |= {"cold disk"} if self.files and hasattr(os, "posix_fadvise") else set()
-        return frozenset(found | ({"offline"} if self.offline_command else set()))
+        if self.prepared:
+            found.add("first")
+        if self.files and hasattr(os, "posix_fadvise"):
+            found.add("cold disk")
+        if self.offline_command:
+            found.add("offline")
+        return frozenset(found)
 
     @property
     def pid(self) -> int | None:

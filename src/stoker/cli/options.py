@@ -59,7 +59,7 @@ System = Annotated[
     typer.Option("--system", "-s", metavar="TEXT", show_default=False, rich_help_panel="Model", help="System prompt."),
 ]
 Backend = Literal["auto", "native", "llama", "onnx"]
-KVType = Literal["f16", "f32", "q8", "q16", "i16"]
+KVType = Literal["f16", "f32", "q8", "q4", "q16", "i16"]
 PoolingName = Literal["mean", "cls", "last"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]

@@ -10,6 +10,7 @@ from stoker.backends import llama
 from stoker.backends.native import (
     BATCH_TOKENS,
     Frame,
+    KVType,
     NativeBackend,
     NativeEncoder,
     NativeOptions,
@@ -34,7 +35,7 @@ from stoker.models.cache import packed_dir
 from stoker.models.embedding import read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
 from stoker.models.memory import available_memory
-from stoker.models.memory_plan import MemoryNeeds, memory_needs
+from stoker.models.memory_plan import MemoryNeeds, SmallerKV, memory_needs
 from stoker.models.progress import Progress
 from stoker.models.projector import projector_bytes
 from stoker.models.vocabulary import read_vocabulary, vocabulary_kind
@@ -47,6 +48,8 @@ _STATES_OF_A_SLOT = 2
 
 _SLOTS_WITH_CHECKPOINTS = 2
 """Times the usual number: for each conversation there is one checkpoint besides."""
+
+_DENSE_TYPES: tuple[KVType, ...] = ("q8", "q4")
 
 logger = logging.getLogger(__name__)
 
@@ -113,8 +116,15 @@ class NativeLoader:
             adapter_bytes=self._model.adapter_bytes(adapter_bytes),
             windows=self._windows,
         )
-        needs = replace(needs, compute_bytes=needs.compute_bytes + projector_bytes(usable_projector(self._config)))
+        compute_bytes = needs.compute_bytes + projector_bytes(usable_projector(self._config))
+        needs = replace(needs, compute_bytes=compute_bytes, denser_kv=self._denser_kv)
         return needs.with_draft(draft_needs(self._config, needs)) if drafts_by_model(self._config) else needs
+
+    def _denser_kv(self) -> list[SmallerKV]:
+        files, with_head = self._model.files, drafts_by_head(self._config)
+        own, _ = kept_bytes(files, self._config.kv_type, with_head=with_head)
+        found = [SmallerKV(kind, kept_bytes(files, kind, with_head=with_head)[0]) for kind in _DENSE_TYPES]
+        return [kind for kind in found if kind.bytes_per_token < own]
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`. Weights are packed if they were not before. An encoder has no KV port and takes no adapters."""

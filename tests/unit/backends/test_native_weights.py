@@ -211,6 +211,16 @@ def test_a_file_in_small_pages_is_read_into_memory_if_it_is_not_shared(
     check(path, copied)
 
 
+def test_a_file_is_read_into_memory_that_comes_from_all_nodes(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
+    with opened(path) as (parts, layout):
+        for may_copy in (False, True, True):
+            sizes: dict[str, Any] = {"max_bytes": PLENTY, "threads": 1, "may_copy": may_copy, "is_spread": True}
+            weights = load_weights(parts, layout, directory=tmp_path / "packed", **sizes)
+            assert weights.is_shared == (not may_copy)
+            check(path, weights)
+
+
 def load_alone(path: Path, directory: Path) -> Weights:
     """As an engine does that has no replicas."""
     with opened(path) as (parts, layout):

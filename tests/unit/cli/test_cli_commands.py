@@ -152,7 +152,7 @@ def test_what_the_system_refuses_is_said_in_a_line(stoker: Stoker, monkeypatch: 
     ("line", "said"),
     [
         ("run", "missing argument MODEL (see `stoker run -h`)"),
-        ("run x y --kv-type q4", "--kv-type must be one of f16, f32, q8, q16, i16, not 'q4' (see `stoker run -h`)"),
+        ("run x y --kv-type q5", "--kv-type must be one of f16, f32, q8, q4, q16, i16, not 'q5' (see `stoker run -h`)"),
         ("run x y --top-k many", "--top-k must be a whole number (see `stoker run -h`)"),
         ("run x y --top-p many", "--top-p must be a number (see `stoker run -h`)"),
         ("nothing", "no such command 'nothing' (see `stoker -h`)"),

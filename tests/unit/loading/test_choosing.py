@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Generator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,10 +21,11 @@ from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
 from stoker.engine.loaded import Loaded
-from stoker.errors import ConfigError, InvalidInput, ModelFileInvalid, ModelUnsupported
+from stoker.errors import ConfigError, InvalidInput, ModelFileInvalid, ModelUnsupported, ResourceExhausted
 from stoker.loading import preparing
-from stoker.loading.choosing import load_model
+from stoker.loading.choosing import load_model, measure
 from stoker.loading.preparing import prepare_gguf
+from stoker.models.memory_plan import MemoryNeeds
 from tests.tiny_models import TinyModel, split_model, write_tiny_model
 
 UNKNOWN_TYPE = TinyModel(type="NVFP4", hidden_size=256, feed_forward_size=256, head_size=64)
@@ -145,6 +148,8 @@ def test_keys_and_values_in_other_sizes(tmp_path: Path) -> None:
         assert " q8 " in found.backend.info.kv_format
     with loaded(path, kv_type="q8", backend="llama") as found:
         assert "keys q8_0" in found.backend.info.kv_format
+    with loaded(path, kv_type="q4", backend="llama") as found:
+        assert "keys q8_0, values q4_0" in found.backend.info.kv_format
     with loaded(path, kv_type="q16") as found:
         assert (found.backend_name, " q16 " in found.backend.info.kv_format) == ("native", True)
     words = "libllama does not keep .* as q16; give --kv-type f16"
@@ -163,7 +168,7 @@ def test_whoever_gets_libllama_without_asking_for_it_is_told_why_it_refuses(tmp_
     ("name", "allowed"),
     [
         ("backend", "auto, native, llama, onnx"),
-        ("kv_type", "f16, f32, q8, q16"),
+        ("kv_type", "f16, f32, q8, q4, q16"),
         ("pooling", "mean, cls, last"),
         ("cache_type_v", "f32, f16, bf16"),
         ("split_mode", "none, layer, row"),
@@ -243,3 +248,31 @@ def test_preparing_says_nothing_about_bad_files(tmp_path: Path, content: bytes |
         path.write_bytes(content)
     prepare_gguf(path)
     assert preparing._prepared is None
+
+
+def needs_of(config: EngineConfig) -> MemoryNeeds:
+    needs = measure(config)
+    assert needs is not None
+    return needs
+
+
+def test_a_context_that_does_not_fit_says_how_much_would_and_with_which_keys_and_values(tmp_path: Path) -> None:
+    """And what is said does fit, to the token; one more does not."""
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    config = EngineConfig(model_path=str(path), ctx_size=100_000, kv_type="f16", backend="native")
+    needs = needs_of(config)
+    available = needs.least_bytes - 90_000 * needs.kv_bytes_per_token
+    with pytest.raises(ResourceExhausted) as caught:
+        needs.within(available)
+    found = re.search(
+        r"--ctx-size (\d+) --kv-tokens \1 would fit; (\d+) tokens with --kv-type q8; (\d+) tokens with --kv-type q4\.",
+        caught.value.message,
+    )
+    assert found is not None, caught.value.message
+    for tokens, kv_type in zip(map(int, found.groups()), ("f16", "q8", "q4"), strict=True):
+        shorter = msgspec.structs.replace(config, ctx_size=tokens, kv_type=kv_type, kv_tokens=tokens)
+        with_room = needs.compute_bytes - needs_of(shorter).compute_bytes
+        assert needs_of(shorter).within(available - with_room).kv_tokens == tokens
+        longer = msgspec.structs.replace(shorter, ctx_size=tokens + 1000, kv_tokens=tokens + 1000)
+        with pytest.raises(ResourceExhausted):
+            needs_of(longer).within(available - with_room)

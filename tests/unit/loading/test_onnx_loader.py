@@ -244,7 +244,7 @@ def test_added_tokens_beyond_the_logits_are_refused_in_prompts_only(own_folder: 
 
 
 def test_sizes_that_cannot_be_had_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kv_type in ("f16", "q8", "q16", "i16"):
+    for kv_type in ("f16", "q8", "q4", "q16", "i16"):
         words = f"keeps keys and values as f32, not {kv_type}; leave --kv-type out"
         with pytest.raises(ConfigError, match=words), loaded(folder, kv_type=kv_type):
             pass

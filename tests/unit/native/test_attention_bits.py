@@ -29,7 +29,7 @@ def _wanted(heads: int, kv_heads: int, head_size: int, kv_type: str) -> NDArray[
     return slots.all_logits(0, token_ids(_LENGTH, built.tiny), [1])
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16", "i16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q4", "q16", "i16"])
 @pytest.mark.parametrize("kernels", _native.kernel_names())
 @pytest.mark.parametrize("shape", _SHAPES)
 def test_heads_and_groups(shape: tuple[int, int, int], kernels: str, kv_type: str) -> None:

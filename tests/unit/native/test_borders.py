@@ -50,7 +50,7 @@ def test_products(name: str, kernels: str) -> None:
         np.testing.assert_array_equal(bordered.unpack_row(OUTPUTS - 1, kernels), tensor.weights[OUTPUTS - 1])
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8", "q16", "i16"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8", "q4", "q16", "i16"])
 @pytest.mark.parametrize("kernels", _native.kernel_names())
 @pytest.mark.parametrize(("group", "head_size"), [(4, 16), (3, 48), (9, 64)])
 def test_forward_passes(group: int, head_size: int, kernels: str, kv_type: str) -> None:

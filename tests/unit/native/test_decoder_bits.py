@@ -17,7 +17,7 @@ MIXED = Tiny(
 )  # fmt: skip
 BUILT = build(MIXED)
 IDS = token_ids(100, MIXED)
-KV_TYPES = ("f16", "q8", "q16", "i16")
+KV_TYPES = ("f16", "q8", "q4", "q16", "i16")
 
 
 def rows_with(sizes: Sequence[int], **options: object) -> NDArray[np.float32]:
@@ -114,7 +114,7 @@ def exported(decoder: _native.Decoder, page: int) -> bytearray:
     return into
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16", "i16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q4", "q16", "i16"])
 def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     built = build(Tiny(head_size=48))
     ids = token_ids(60, built.tiny)
@@ -134,7 +134,7 @@ def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     np.testing.assert_array_equal(rows, wanted)
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16", "i16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q4", "q16", "i16"])
 def test_what_is_taken_over_in_part_leaves_the_other_positions_as_they_are(kv_type: str) -> None:
     """Each byte of a page belongs to one position."""
     decoder = build(Tiny(head_size=48)).open(kv_type=kv_type)

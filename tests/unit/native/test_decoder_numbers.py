@@ -74,7 +74,7 @@ def test_scores_that_differ_by_more_than_an_exponential_can_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv_type", "bound"), [("f32", 5e-6), ("f16", 2e-3), ("q8", 2e-2), ("q16", 2e-4), ("i16", 4e-4)]
+    ("kv_type", "bound"), [("f32", 5e-6), ("f16", 2e-3), ("q8", 2e-2), ("q4", 0.2), ("q16", 2e-4), ("i16", 4e-4)]
 )
 @pytest.mark.parametrize("head_size", [16, 64])
 def test_types_of_keys_and_values(kv_type: str, bound: float, head_size: int) -> None:

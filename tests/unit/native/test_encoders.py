@@ -25,7 +25,7 @@ VARIANTS = {
     "a soft cap": Tiny(**BERT, attention_softcap=2.0, embedding_scale=4.0),
     "experts": Tiny(is_encoder=True, num_experts=8, num_kv_heads=4),
 }
-KV_TYPES = {"f32": 1e-5, "f16": 2e-3, "q8": 2e-2, "q16": 2e-4, "i16": 4e-4}
+KV_TYPES = {"f32": 1e-5, "f16": 2e-3, "q8": 2e-2, "q4": 0.2, "q16": 2e-4, "i16": 4e-4}
 
 
 def relative_error(rows: NDArray[np.float32], wanted: NDArray[np.float64]) -> float:
@@ -73,7 +73,7 @@ def test_windows_reach_to_both_sides(window: int) -> None:
         assert relative_error(rows[at], wanted[at]) < 2e-5, at
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16", "i16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q4", "q16", "i16"])
 @pytest.mark.parametrize("types", [("F32",), ("F16", "Q8_0"), ("Q4_K", "Q8_0", "Q6_K")])
 def test_bits_do_not_depend_on_company_nor_on_threads(types: Sequence[str], kv_type: str) -> None:
     """Texts of few and of many rows, alone, together, in any order."""
@@ -89,7 +89,7 @@ def test_bits_do_not_depend_on_company_nor_on_threads(types: Sequence[str], kv_t
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("kv_type", ["f32", "q8", "q16", "i16"])
+@pytest.mark.parametrize("kv_type", ["f32", "q8", "q4", "q16", "i16"])
 def test_bits_are_the_same_with_all_kernels(name: str, kv_type: str) -> None:
     built = build(VARIANTS[name])
     texts = [token_ids(count, built.tiny) for count in (5, 90)]

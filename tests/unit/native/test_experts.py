@@ -56,7 +56,7 @@ def test_logits_are_those_of_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv_type", "limit"), [("f32", 5e-6), ("f16", 2e-3), ("q8", 4e-2), ("q16", 1e-3), ("i16", 1e-3)]
+    ("kv_type", "limit"), [("f32", 5e-6), ("f16", 2e-3), ("q8", 4e-2), ("q4", 0.3), ("q16", 1e-3), ("i16", 1e-3)]
 )
 @pytest.mark.parametrize("threads", [1, 4])
 def test_sinks_weigh_the_same_with_every_type_of_keys(kv_type: str, limit: float, threads: int) -> None:

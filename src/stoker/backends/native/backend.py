@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,13 +19,13 @@ from stoker.backends.native.draft_head import DraftHead
 from stoker.backends.native.embedder import NativeEmbedder
 from stoker.backends.native.file import ModelFile
 from stoker.backends.native.kv_pages import KVPages
-from stoker.backends.native.kv_types import KVType, choose_kv_type
+from stoker.backends.native.kv_types import KVType, choose_kv_type, kv_format
 from stoker.backends.native.needs import plan_model
 from stoker.backends.native.options import NativeOptions, embedder_options
 from stoker.backends.native.pages import PAGE_TOKENS
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.state_tails import StateTails
-from stoker.backends.native.threads import Threads, plan_threads
+from stoker.backends.native.threads import Threads, plan_threads, spread_memory
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.backends.native.windows import MAX_DRAFT, plan_windows, window_of
 from stoker.backends.sizes import num_threads
@@ -36,8 +35,6 @@ from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
 
-_KV_VERSIONS: dict[KVType, int] = {"q8": 2}
-"""Of the bytes of a type; 1 if it is not here."""
 _TILE_ROWS = 16
 """Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
 
@@ -81,6 +78,7 @@ class NativeBackend:
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
         threads = plan_threads(num_threads(options))
+        is_spread = spread_memory()
         weights = load_weights(
             parts,
             layout,
@@ -89,6 +87,7 @@ class NativeBackend:
             threads=threads.count,
             progress=progress,
             may_copy=options.may_copy_weights,
+            is_spread=is_spread,
         )
         self._weights = weights
         self._pages = KVPages.plan(self._info, window_of(spec))
@@ -439,14 +438,6 @@ def _model_info(
             exports_apart=not is_whole,
         ),
         tile_rows=_TILE_ROWS,
-        kv_format=_kv_format(spec, kv_type) + ("" if windows is None else f" window {window_of(spec)}"),
+        kv_format=kv_format(spec.ropes, kv_type) + ("" if windows is None else f" window {window_of(spec)}"),
         windows=windows,
     )
-
-
-def _kv_format(spec: DecoderSpec, kv_type: KVType) -> str:
-    """Keys are kept rotated, and a longer context may rotate them otherwise."""
-    digest = hashlib.sha256()
-    for rope in spec.ropes:
-        digest.update(rope.frequencies.tobytes() + np.float64(rope.magnitude).tobytes())
-    return f"native {_KV_VERSIONS.get(kv_type, 1)} {kv_type} {digest.hexdigest()[:16]}"

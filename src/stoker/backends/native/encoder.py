@@ -11,7 +11,7 @@ from stoker.backends.native.file import ModelFile
 from stoker.backends.native.kv_types import choose_kv_type
 from stoker.backends.native.needs import plan_model
 from stoker.backends.native.options import NativeOptions, embedder_options
-from stoker.backends.native.threads import plan_threads
+from stoker.backends.native.threads import plan_threads, spread_memory
 from stoker.backends.native.weights import PackProgress, load_weights
 from stoker.backends.sizes import num_threads
 from stoker.core.batch import Batch
@@ -50,6 +50,7 @@ class NativeEncoder:
         spec, layout, parts = plan_model(files, options.context_size)
         kv_type = choose_kv_type(options.kv_type, max(spec.head_sizes))
         threads = plan_threads(num_threads(options))
+        is_spread = spread_memory()
         weights = load_weights(
             parts,
             layout,
@@ -58,6 +59,7 @@ class NativeEncoder:
             threads=threads.count,
             progress=progress,
             may_copy=options.may_copy_weights,
+            is_spread=is_spread,
         )
         self._weights = weights
         self._embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from stoker import _native
+from stoker.backends.native.rotation import Rope
 from stoker.errors import ConfigError
 
-KVType: TypeAlias = Literal["f32", "f16", "q8", "q16", "i16"]
+KVType: TypeAlias = Literal["f32", "f16", "q8", "q4", "q16", "i16"]
 
+_VERSIONS: dict[KVType, int] = {"q8": 3}
+"""Of the bytes of a type; 1 if it is not here."""
 _MAX_CODED_HEAD = 512
 """Elements of a head whose sums of products of 16-bit codes fit into 32 bits: native/attention.hpp."""
 _CODED: frozenset[KVType] = frozenset(("q16", "i16"))
@@ -33,10 +40,20 @@ def choose_kv_type(wanted: KVType | None, head_size: int) -> KVType:
 
 
 def element_bytes(kv_type: KVType, head_size: int) -> float:
-    """What one number of keys and values takes, its share of scales included."""
+    """What one number of keys and values takes on average, its share of scales included."""
     elements_per_scale = 32 if head_size % 32 == 0 else 16
     coded = 2 + 2 / head_size
-    return {"f32": 4.0, "f16": 2.0, "q8": 1 + 4 / elements_per_scale, "q16": coded, "i16": coded}[kv_type]
+    q8 = 1 + 4 / elements_per_scale
+    q4 = (q8 + 0.5 + 2 / elements_per_scale) / 2
+    return {"f32": 4.0, "f16": 2.0, "q8": q8, "q4": q4, "q16": coded, "i16": coded}[kv_type]
+
+
+def kv_format(ropes: Iterable[Rope], kv_type: KVType) -> str:
+    """Names the bytes of keys and values: keys are kept rotated, and a longer context may rotate them otherwise."""
+    digest = hashlib.sha256()
+    for rope in ropes:
+        digest.update(rope.frequencies.tobytes() + np.float64(rope.magnitude).tobytes())
+    return f"native {_VERSIONS.get(kv_type, 1)} {kv_type} {digest.hexdigest()[:16]}"
 
 
 def _kernels() -> str:

@@ -43,7 +43,8 @@ class NativeOptions:
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
     kv_type: KVType | None = None
     """Of the elements of keys and values; i16 and q16: 16 bits, with a scale for each vector; q8: 8 bits, with one for
-    each 32. Not given: i16 or q16 where the kernels of this CPU are faster with it, else f16."""
+    each 32; q4: likewise, but values of 4 bits. Not given: i16 or q16 where the kernels of this CPU are faster with
+    it, else f16."""
     packed_directory: Path | None = None
     """Where packed weights are kept for the next start and for other processes; None = in memory alone."""
     packed_directory_bytes: int = DIRECTORY_BYTES
@@ -61,7 +62,9 @@ class NativeOptions:
     def __post_init__(self) -> None:
         check_sizes(self)
         if self.kv_type is not None and self.kv_type not in get_args(KVType):
-            raise ConfigError(f"`kv_type` must be f32, f16, q8, q16 or i16, not {self.kv_type}", parameter="kv_type")
+            raise ConfigError(
+                f"`kv_type` must be one of {', '.join(get_args(KVType))}, not {self.kv_type}", parameter="kv_type"
+            )
 
 
 def embedder_options(options: NativeOptions, kv_type: KVType, threads: Threads) -> EmbedderOptions:

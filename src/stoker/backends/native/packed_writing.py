@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from mmap import mmap
 
 from stoker.backends.native.packed_file import PackedStore, Sink
@@ -41,12 +42,10 @@ class Writing:
 
     def _run(self) -> None:
         try:
-            self._store.open(self._name, len(self._memory), self._fill)
+            fill = partial(copy_packed, self._memory, check=self._check)
+            self._store.open(self._name, len(self._memory), fill)
         except _Abandoned:
             logger.info("the packed weights were not written in time, and will be packed again next time")
-
-    def _fill(self, sink: Sink) -> None:
-        copy_packed(self._memory, sink, self._check)
 
     def _check(self) -> None:
         if self._gave_up.is_set():

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from stoker import _native
-from stoker.backends.cores import SHARED_CORES, cpus_to_stay_on, usable_cores
+from stoker.backends.cores import SHARED_CORES, cpus_to_stay_on, memory_nodes, usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,19 @@ class Threads:
     """By which all models of a server together never compute with more threads than there are cores."""
     cpus: list[int]
     """Where they stay; empty = anywhere."""
+
+
+def spread_memory() -> bool:
+    """Has memory that is taken from now on come from all nodes (NUMA) near to the cores of this process, in turn.
+
+    Returns:
+        Whether there are several, and it does.
+    """
+    nodes = memory_nodes()
+    is_spread = len(nodes) > 1 and _native.take_memory_in_turn(nodes)
+    if is_spread:
+        logger.info("memory is taken from the nodes %s in turn", ", ".join(map(str, nodes)))
+    return is_spread
 
 
 def plan_threads(count: int) -> Threads:

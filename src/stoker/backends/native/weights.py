@@ -61,6 +61,7 @@ def load_weights(
     threads: int,
     progress: PackProgress | None = None,
     may_copy: bool = False,
+    is_spread: bool = False,
 ) -> Weights:
     """Maps the packed weights of a model, and packs them first if necessary.
 
@@ -71,9 +72,9 @@ def load_weights(
         max_bytes: how much the directory may hold besides this model; what was not used for longest goes.
         threads: that pack.
         progress: told how far it is, if there is something to pack.
-        may_copy: other processes of this model need not share the memory. Then a file that comes in small pages is read
-            into memory, which has huge ones; and weights that were packed just now are computed with from memory, while
-            a thread writes their file.
+        may_copy: no other process of this model needs the same memory. A file in small pages is then read into memory,
+            which has huge ones, and what is packed now stays in memory, while a thread writes the file.
+        is_spread: memory comes from several nodes in turn; with `may_copy`, a file is read into it.
 
     Raises:
         ModelFileInvalid: the file was changed meanwhile.
@@ -96,7 +97,7 @@ def load_weights(
     _check_unchanged(parts, before)
     if found is None:
         return Weights(_in_memory(layout.num_bytes, fill), layout, is_shared=False)
-    if may_copy and lies_in_small_pages(found):
+    if may_copy and (is_spread or lies_in_small_pages(found)):
         copied = _in_memory(layout.num_bytes, partial(copy_packed, found))
         found.close()  # what of it the kernel keeps in its cache serves the next start
         return Weights(copied, layout, is_shared=False)
