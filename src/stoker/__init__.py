@@ -1,5 +1,9 @@
 """Stoker serves local language models from Python.
 
+`LLM` loads a model and answers plain calls, `AsyncLLM` does the same for asyncio. `SamplingParams` says how tokens are
+chosen. `Completion` is an answer, `TextStream` one that is still being written; `Transcriber` turns speech into text.
+All errors are `StokerError`.
+
 >>> from stoker import LLM, SamplingParams
 >>> with LLM("smollm2") as llm:  # doctest: +SKIP
 ...     print(llm.generate("Once upon a time", SamplingParams(max_tokens=20)).text)
@@ -15,7 +19,9 @@ if TYPE_CHECKING:
     from stoker.core.params import SamplingParams
     from stoker.engine.cards import ModelCard
     from stoker.engine.config import EngineConfig
+    from stoker.engine.health import Health
     from stoker.engine.protocol import PositionLogprobs, TokenLogprob, Usage
+    from stoker.engine.stats import EngineStats
     from stoker.errors import StokerError
     from stoker.llm import LLM, AsyncLLM, AsyncTextStream, Completion, TextStream, ToolCall
     from stoker.llm.transcriber import Transcriber
@@ -34,6 +40,8 @@ __all__ = [
     "Completion",
     "Content",
     "EngineConfig",
+    "EngineStats",
+    "Health",
     "Message",
     "ModelCard",
     "PositionLogprobs",
@@ -58,6 +66,8 @@ _HOMES = {
     "Completion": "stoker.llm",
     "Content": "stoker.text.chat_formats.events",
     "EngineConfig": "stoker.engine.config",
+    "EngineStats": "stoker.engine.stats",
+    "Health": "stoker.engine.health",
     "Message": "stoker.text.messages",
     "ModelCard": "stoker.engine.cards",
     "PositionLogprobs": "stoker.engine.protocol",

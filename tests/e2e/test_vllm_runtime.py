@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from stoker.core.outline import GrammarText, Outline
 from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.question_messages import Embed, Tokenize
 from stoker.errors import EngineCrashed, InvalidInput
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
@@ -36,7 +38,8 @@ pytestmark = [
 @asynccontextmanager
 async def started(folder: Path, **settings: Any) -> AsyncGenerator[ExternalRuntime, None]:
     config = EngineConfig(model="tiny", model_path=str(folder), ctx_size=256, parallel=4, **settings)
-    further = RuntimeConfig(vllm_path=PROGRAM or "", vllm_args="--enforce-eager", vllm_start_s=BOUND_S)
+    args = "--enforce-eager --gpu-memory-utilization 0.2"
+    further = RuntimeConfig(vllm_path=PROGRAM or "", vllm_args=args, vllm_start_s=BOUND_S)
     times = SupervisionConfig(heartbeat_timeout_s=BOUND_S, restart_wait_s=BOUND_S)
     runtime = vllm_runtime(config, further, supervision=times)
     try:
@@ -132,5 +135,24 @@ def test_a_real_vllm_does_what_the_fake_one_says(tmp_path: Path) -> None:
             assert runtime.server_pid is not None
             family = psutil.Process(runtime.server_pid).children(recursive=True)
         assert not [process for process in family if process.is_running()]
+
+    asyncio.run(asyncio.wait_for(test(), 2 * BOUND_S))
+
+
+def test_a_real_vllm_embeds(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with started(write_safetensors_folder(tmp_path / "model"), pooling="mean") as runtime:
+            assert runtime.card.embedding is not None
+            token_ids = (await runtime.ask(Tokenize("a cat", wants_bos=True))).token_ids
+            found = await runtime.ask(Embed(["a cat", "a house", token_ids]))
+            rows = found.rows()
+            assert rows.shape == (3, runtime.card.embedding.size)
+            assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-3)
+            assert float(rows[0] @ rows[2]) > 0.999 > float(rows[0] @ rows[1])
+            assert found.num_tokens[0] == len(token_ids)
+            raw = (await runtime.ask(Embed(["a cat"], norm=-1))).rows()
+            assert abs(np.linalg.norm(raw) - 1) > 0.01, "the numbers are the model's, before they are scaled"
+            with pytest.raises(InvalidInput, match="writes no text"):
+                await answer(runtime, ask("abc"))
 
     asyncio.run(asyncio.wait_for(test(), 2 * BOUND_S))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import signal
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ import pytest
 from stoker.core.outline import GrammarText, Outline
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import PositionLogprobs
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, ModelNotLoaded
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.llama_server.binary import environment_of, find_binary
@@ -47,7 +48,8 @@ def device() -> str:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False)
     found = re.search(r"^ +(\w+): .+ MiB free\)$", done.stdout + done.stderr, re.MULTILINE)
     if found is None:
-        pytest.skip("llama-server has no GPU here")
+        why = "was built for another CPU" if done.returncode == -signal.SIGILL else "has no GPU here"
+        pytest.skip(f"llama-server {why}")
     return found[1]
 
 
@@ -65,7 +67,12 @@ async def started(model: Path, **settings: Any) -> AsyncGenerator[ExternalRuntim
     further = RuntimeConfig(llama_server_start_s=BOUND_S, llama_server_args="--no-warmup --verbose")
     runtime = llama_server_runtime(config, further, supervision=times)
     try:
-        await runtime.start()
+        try:
+            await runtime.start()
+        except ModelNotLoaded as error:
+            if "built for another CPU" not in error.message:
+                raise
+            pytest.skip(error.message)
         yield runtime
     finally:
         await runtime.close()
@@ -87,3 +94,17 @@ def test_all_layers_are_on_the_device_and_compute_what_the_cpu_computes(
     on_cpu = asyncio.run(written(model, gpu_layers=0))
     assert len(on_gpu) == len(on_cpu) == 4
     assert abs(on_gpu[0].chosen.logprob - on_cpu[0].chosen.logprob) < CLOSE, "later tokens may differ by rounding"
+
+
+def test_a_model_drafts_for_another_on_the_device(model: Path) -> None:
+    """The model drafts for itself, so drafts come out."""
+
+    async def test() -> None:
+        settings = {"draft_model": str(model), "gpu_layers": -1}
+        async with started(model, **settings) as runtime:
+            last = (await answer(runtime, ask("abc", temperature=0, max_tokens=24, outline=LETTERS)))[-1]
+        assert last.usage.completion_tokens == 24
+        assert last.timing is not None
+        assert 0 < last.timing.num_accepted <= last.timing.num_drafted
+
+    asyncio.run(test())

@@ -46,6 +46,8 @@ def shown(key: str, value: Any) -> str:
 
     >>> shown("size_bytes", 98362432), shown("context", 8192), shown("can", ["chat"]), shown("x", None)
     ('98 MB', '8192', 'chat', '-')
+    >>> shown("sampling", {"temperature": 0.5, "seed": 1})
+    'temperature 0.5, seed 1'
     """
     if value is None or value == "":
         return "-"
@@ -53,11 +55,19 @@ def shown(key: str, value: Any) -> str:
         return size(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {inner}" for name, inner in value.items()) or "-"  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value) or "-"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return str(value)
 
 
 def size(num_bytes: float) -> str:
-    """Bytes for people, in decimal units as download pages have them."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+    """Bytes for people, in decimal units as download pages have them.
+
+    >>> size(1.5e9), size(98362432), size(300_000)
+    ('1.5 GB', '98 MB', '0.3 MB')
+    """
+    if num_bytes >= 1e9:
+        return f"{num_bytes / 1e9:.1f} GB"
+    return f"{num_bytes / 1e6:.{0 if num_bytes >= 1e7 else 1}f} MB"

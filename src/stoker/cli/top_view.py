@@ -26,6 +26,8 @@ def applied(state: State, name: str, event: State) -> State:
         return {**event, "engines": [], "t": 0.0}
     if name == "snapshot":
         return {**state, "error": "", **event}
+    if name == "news":
+        return {**state, "news": event}
     ticks = {tick["replica"]: tick for tick in event["engines"]}
     engines = [_ticked(engine, ticks.get(engine["replica"], {})) for engine in state.get("engines", [])]
     return {**state, "t": event["t"], "engines": engines}
@@ -48,6 +50,8 @@ def screen(state: State) -> RenderableType:
     parts: list[RenderableType] = [_head(state)]
     if state.get("error"):
         parts.append(Text(state["error"], style="bold red"))
+    if "news" in state:
+        parts.append(_news(state["news"]))
     engines: list[State] = state.get("engines", [])
     for engine in engines:
         if len(engines) > 1:
@@ -118,10 +122,16 @@ def _cache(engine: State) -> Text:
     return Text(f"cache {hit:.0f} % of {totals['prompt']:,} prompt tokens ({found}), {lost}{drafts}")
 
 
+def _news(event: State) -> Text:
+    part = f" {event['part']:.0%}" if event.get("part") is not None else ""
+    why = f" ({event['why']})" if event.get("why") else ""
+    return Text(f"{event['id']} {event['kind']}{part}{why}", style="dim")
+
+
 def _sequences(engine: State) -> RenderableType:
     rows = sorted(engine["seq"], key=lambda row: (_ORDER.index(row["state"]), row["slot"] or 0))
     if not rows:
-        return Text("no request is alive", style="dim")
+        return Text("no requests", style="dim")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("REQUEST", "KEY", "STATE", "SLOT", "PROMPT", "CACHED", "WRITTEN", "DRAFTS"):
         table.add_column(

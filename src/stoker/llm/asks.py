@@ -12,7 +12,7 @@ from stoker.chat.planning import Conversation as Planned
 from stoker.chat.tools import NO_TOOLS, Tools, tools_of
 from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline
-from stoker.core.params import SamplingParams
+from stoker.core.params import SamplingParams, real_number
 from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import InvalidInput
 from stoker.llm.functions import ToolFunction, split_tools
@@ -40,6 +40,8 @@ class Ask:
     """Files whose markers are in the prompt."""
     functions: Mapping[str, ToolFunction] = field(default_factory=dict[str, ToolFunction])
     """The tools that are Python functions."""
+    timeout_s: float | None = None
+    """Maximum time from here to the end of the answer."""
 
 
 def text_ask(prompt: Prompt, sampling: SamplingParams, lora: object, options: TextOptions) -> Ask:
@@ -50,7 +52,14 @@ def text_ask(prompt: Prompt, sampling: SamplingParams, lora: object, options: Te
     """
     grammar, parse = _format(options.get("response_format"))
     outline = None if grammar is None else Outline(grammar=grammar)
-    return Ask(prompt=prompt, sampling=sampling, adapters=as_adapters(lora), outline=outline, parse=parse)
+    return Ask(
+        prompt=prompt,
+        sampling=sampling,
+        adapters=as_adapters(lora),
+        outline=outline,
+        parse=parse,
+        timeout_s=_timeout_s(options),
+    )
 
 
 def chat_ask(
@@ -81,7 +90,16 @@ def chat_ask(
         parse=parse,
         functions=functions,
         media=plan.media,
+        timeout_s=_timeout_s(options),
     )
+
+
+def _timeout_s(options: TextOptions) -> float | None:
+    given = options.get("timeout")
+    seconds = None if given is None else real_number("timeout", given)
+    if seconds is not None and not seconds > 0:
+        raise InvalidInput(f"`timeout` must be above 0 seconds, not {seconds:g}", parameter="timeout")
+    return seconds
 
 
 def _format(given: object) -> tuple[GrammarText | None, Callable[[str], object] | None]:

@@ -62,6 +62,8 @@ class TextOptions(SamplingOptions, total=False):
     """A class (a dataclass, a TypedDict, a class of pydantic) or another type, whose value is then
     `Completion.parsed`; a JSON schema; OpenAI's `response_format`; or vLLM's `structured_outputs`, such as
     `{"regex": "[0-9]+"}` or `{"choice": ["yes", "no"]}`."""
+    timeout: float | None
+    """Maximum time for each answer, in seconds, from when it has a place in the engine; then `Timeout` is raised."""
 
 
 class ChatOptions(TextOptions, total=False):
@@ -81,7 +83,7 @@ class ChatOptions(TextOptions, total=False):
 
 
 _SAMPLING = frozenset(field.name for field in fields(SamplingParams))
-_TEXT = frozenset({"response_format"})
+_TEXT = frozenset({"response_format", "timeout"})
 _CHAT = _TEXT | {"tools", "tool_choice", "parallel_tool_calls", "reasoning", "template_kwargs"}
 
 

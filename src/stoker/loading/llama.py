@@ -123,7 +123,7 @@ class LlamaLoader:
         except (ModelFileInvalid, ResourceExhausted, BackendError) as error:
             if placed.gpu_layers == 0 or self._config.num_gpu_layers is not None:
                 raise
-            logger.warning("the GPU cannot take %s, the CPU computes: %s", self._model.title, error.message)
+            logger.warning("the GPU cannot be used for %s, so the CPU is: %s", self._model.title, error.message)
             placed = replace(placed, gpu_layers=0, device_bytes=0, needs=self._needs_on_cpu)
             with part_progress(progress, "loading the weights") as reading:
                 backend = llama.LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)

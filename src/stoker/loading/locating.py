@@ -42,14 +42,17 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
     return with_local_draft(_with_local_file(config, progress), progress)
 
 
-def local_folder(config: EngineConfig) -> EngineConfig:
-    """The same configuration with the folder that the model is the path of. A preset becomes its parts.
+def local_folder(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
+    """The same configuration with the folder of the model on this disk, downloaded if necessary.
+
+    A preset becomes its parts.
 
     Raises:
+        ModelError: the repository that is named has no such model, or cannot be had.
         ConfigError: a preset says what cannot be.
     """
     config = with_preset(config)
-    path = config.model_path or os.path.expanduser(config.model)
+    path = config.model_path or str(store.resolve_folder(config.model, progress=progress))
     return msgspec.structs.replace(config, model_path=path)
 
 
@@ -72,7 +75,7 @@ def with_local_draft(
         path = store.resolve(config.draft_model, progress=progress)
     except ModelError as error:
         if not is_required:
-            logger.warning("no model drafts: --draft-model %s: %s", config.draft_model, error.message)
+            logger.warning("there is no draft model: --draft-model %s: %s", config.draft_model, error.message)
             return msgspec.structs.replace(config, draft_model="")
         raise type(error)(f"--draft-model {config.draft_model}: {error.message}", **error.fields) from error
     return msgspec.structs.replace(config, draft_model=str(path))

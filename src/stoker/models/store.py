@@ -12,30 +12,38 @@ from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from stoker.errors import ConfigError, DownloadFailed, ModelFileInvalid, ModelFileNotFound
+from stoker.errors import DownloadFailed, ModelFileInvalid, ModelFileNotFound
 from stoker.lazy import lazy_module
 from stoker.models.aliases import read_aliases
 from stoker.models.cache import is_whole, models_dir, read_receipt, writing
-from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry, HubFile
+from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry
 from stoker.models.gguf import part_paths
 from stoker.models.library import known_model, library
 from stoker.models.naming import LATEST, own_name
 from stoker.models.onnx_folder import choose_graph, is_onnx_model
-from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
+from stoker.models.onnx_hub import is_graph
 from stoker.models.presets import read_presets
 from stoker.models.progress import NoProgress, Progress
+from stoker.models.repository import (
+    bring_file,
+    bring_folder,
+    bring_onnx,
+    check_hub_address,
+    is_safe,
+    list_safe_files,
+    read_note,
+    repo_dir,
+)
 from stoker.models.whisper_folder import is_whisper_folder
 
 if TYPE_CHECKING:
-    from stoker.models import download, hub
+    from stoker.models import download
 else:
     # Only a download needs the hub's client, which takes longer to import than all else here.
     download = lazy_module("stoker.models.download")
-    hub = lazy_module("stoker.models.hub")
 
-__all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve", "size_of_all"]
+__all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve", "resolve_folder", "size_of_all"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +53,7 @@ _HUB_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/[^/]+(?:/([^?]+))?(
 _HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", re.ASCII)
 _CHOICE_NOTE = ".choice-"
 """Files of this name remember what a repository stands for when no file, or only a quantization, is named."""
-_HUB_LIST_S = 10.0
 _RECEIPT_ENDINGS = (".gguf.json", ".onnx.json")
-_MAX_NAME_BYTES = 200
 _MAX_LISTED = 20
 
 
@@ -95,6 +101,33 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     if known is not None:
         return _resolve_hub(known.source, progress)
     return _resolve_bare(model, progress) if _may_be_repository(model) else _resolve_path(model)
+
+
+def resolve_folder(model: str, *, progress: Progress | None = None) -> Path:
+    """The folder of a model as Hugging Face's libraries save it, downloaded first if necessary.
+
+    Args:
+        model: the path of a folder, or a repository of the hub: `org/repo`, `hf:org/repo` or its address.
+        progress: told about every download.
+
+    Returns:
+        A path. Where it does not look like a repository, nothing need be there.
+
+    Raises:
+        ModelFileNotFound: the repository has no safetensors, or one file of it is named.
+        ConfigError: `HF_ENDPOINT` is no URL, and something must be downloaded.
+        DownloadFailed: the hub does not give it.
+        ResourceExhausted: the disk is full.
+    """
+    name = model if os.path.exists(model) else _plain_name(model)
+    hub_name = _hub_name(name) or (HUB_PREFIX + name if _may_be_repository(name) else None)
+    if hub_name is None:
+        return Path(os.path.expanduser(name))
+    match = _HUB_NAME.fullmatch(hub_name.removeprefix(HUB_PREFIX))
+    if match is None or match["file"] is not None or not is_safe(match["repo"]):
+        message = f"{model!r} should look like org/repo: vLLM takes all safetensors of a repository"
+        raise ModelFileNotFound(message, path=model)
+    return bring_folder(match["repo"], progress or NoProgress())
 
 
 _PATHS = ("/", "./", "../", "~")
@@ -189,7 +222,7 @@ def _receipts() -> Iterator[Path]:
 
 def _warn_unreadable(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        logger.warning("models that lie in %s are not seen: %s", error.filename, error.strerror)
+        logger.warning("models in %s are not listed: %s", error.filename, error.strerror)
 
 
 def downloaded_parts(path: Path) -> list[Path]:
@@ -203,7 +236,7 @@ def downloaded_parts(path: Path) -> list[Path]:
 def _resolve_entry(entry: CatalogEntry, progress: Progress) -> Path:
     path = models_dir() / "catalog" / entry.name / entry.file_name
     if not is_whole(path, entry.sha256):
-        _check_hub_address()
+        check_hub_address()
         download.download(
             download.Target(
                 path=path,
@@ -223,90 +256,28 @@ def _resolve_hub(model: str, progress: Progress) -> Path:
         raise ModelFileNotFound(f"{model!r} should look like hf:org/repo, or hf:org/repo:file.gguf", path=model)
     repo, file = match["repo"], match["file"]
     file = None if file == "latest" else file  # as Ollama's clients say it
-    if not _is_safe(repo) or (file is not None and not _is_safe(file)):
+    if not is_safe(repo) or (file is not None and not is_safe(file)):
         raise ModelFileNotFound(f"{model!r} names no file inside a repository", path=model)
     if file is None or not file.lower().endswith(".gguf"):
         file = _chosen_file(repo, file)
     if is_graph(file):
-        return _bring_onnx(repo, file, progress)
+        return bring_onnx(repo, file, progress)
     names = [part.as_posix() for part in part_paths(Path(file))]
-    paths = [_bring_from_hub(repo, name, names[0], progress) for name in names]
+    paths = [bring_file(repo, name, f"{HUB_PREFIX}{repo}:{names[0]}", progress) for name in names]
     return paths[0]
-
-
-def _bring_onnx(repo: str, graph: str, progress: Progress) -> Path:
-    """A graph with everything that belongs to it; the hub is asked what that is once."""
-    path = _repo_dir(repo) / graph
-    parts = _noted_parts(path)
-    if not parts or not all(is_whole(_repo_dir(repo) / part) for part in parts):
-        _check_hub_address()
-        parts = [part for part in onnx_parts(hub.list_files(repo, within_s=_HUB_LIST_S), graph) if _is_safe(part)]
-        for part in parts:
-            _bring_from_hub(repo, part, graph, progress)
-        note = parts_note(path)
-        with writing(note, None):
-            note.write_text("\n".join(parts), encoding="utf-8")
-    return path
-
-
-def _noted_parts(graph: Path) -> list[str]:
-    note = parts_note(graph)
-    parts = _read_note(note).splitlines()
-    return parts if all(_is_safe(part) for part in parts) else []
-
-
-def _read_note(note: Path) -> str:
-    """What was noted; nothing if it cannot be read: then the hub is asked again."""
-    try:
-        return note.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _bring_from_hub(repo: str, file: str, first_part: str, progress: Progress) -> Path:
-    path = _repo_dir(repo) / file
-    if not is_whole(path):
-        _check_hub_address()
-        target = download.Target(path=path, model=f"{HUB_PREFIX}{repo}:{first_part}", sources=(HubFile(repo, file),))
-        download.download(target, progress)
-    return path
 
 
 def _chosen_file(repo: str, quantization: str | None) -> str:
     """The file that a repository stands for; asked of the hub once, then remembered as long as it is here."""
-    note = _repo_dir(repo) / f"{_CHOICE_NOTE}{quantization or ''}"
-    remembered = _read_note(note)
-    if remembered and _is_safe(remembered) and is_whole(_repo_dir(repo) / remembered):
+    note = repo_dir(repo) / f"{_CHOICE_NOTE}{quantization or ''}"
+    remembered = read_note(note)
+    if remembered and is_safe(remembered) and is_whole(repo_dir(repo) / remembered):
         return remembered
-    _check_hub_address()
-    files = [file for file in hub.list_files(repo, within_s=_HUB_LIST_S) if _is_safe(file)]
-    chosen = choose_file(repo, files, quantization)
+    chosen = choose_file(repo, list_safe_files(repo), quantization)
     with writing(note, len(chosen)):
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(chosen, encoding="utf-8")
     return chosen
-
-
-def _check_hub_address() -> None:
-    """The hub's client would break on such an address as soon as it is imported, and not say why."""
-    address = os.environ.get("HF_ENDPOINT") or ""
-    try:
-        _ = urlsplit(address).port
-    except ValueError as error:
-        raise ConfigError(
-            f"environment variable HF_ENDPOINT: {address!r} is not a URL ({error})", key="HF_ENDPOINT"
-        ) from error
-
-
-def _repo_dir(repo: str) -> Path:
-    return models_dir() / "hf" / repo
-
-
-def _is_safe(file: str) -> bool:
-    """A relative path that stays inside, hides nothing, and leaves room in its names for what lies beside it."""
-    parts = file.split("/")
-    is_short = max(len(part.encode(errors="replace")) for part in parts) <= _MAX_NAME_BYTES
-    return is_short and "\\" not in file and "\0" not in file and not any(part[:1] in ("", ".") for part in parts)
 
 
 def _resolve_path(model: str) -> Path:
@@ -343,7 +314,7 @@ def _check_reachable(name: str, model: str) -> None:
 
 def _nothing_in(path: Path, model: str) -> str:
     if not os.access(path, os.R_OK | os.X_OK):
-        return f"{model} is a folder that may not be read"
+        return f"{model} is a folder without read permission"
     names = sorted(file.name for file in path.glob("*.gguf"))
     if not names and any(path.glob("*.safetensors")):
         return (

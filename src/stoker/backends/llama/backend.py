@@ -126,14 +126,16 @@ class LlamaBackend:
             self._apply(context, op)
         return context.decode(batch.chunks)
 
-    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(
+        self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
+    ) -> KVBytes:
         """See `KVPort.export_kv`."""
         context = self._open_context()
         assert 0 <= start < end <= context.length(slot), f"slot {slot} has no {end} positions"
         assert self._info.traits.can_truncate or (start, end) == (0, context.length(slot)), "a part of a state"
         return context.export_kv(slot, start, end)
 
-    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
         """See `KVPort.import_kv`."""
         context = self._open_context()
         assert context.length(slot) == start, f"slot {slot} holds {context.length(slot)} positions, not {start}"

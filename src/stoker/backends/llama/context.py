@@ -98,7 +98,9 @@ class Context:
         self.adapters = LoraAdapters(weights, self._pointer)
         self._memory = lib.llama_get_memory(self._pointer)
         if not self._memory:
-            raise ModelUnsupported(f"{weights.path} ({weights.architecture}) keeps no KV cache: it does not generate.")
+            raise ModelUnsupported(
+                f"{weights.path} ({weights.architecture}) has no KV cache, so it cannot generate text."
+            )
         self._kv_bytes = SequenceBytes(
             self._pointer,
             self._memory,
@@ -341,7 +343,7 @@ def _create(weights: Weights, size: ContextSize, attention: AttentionOptions, *,
 
 def _no_room(size: ContextSize, reason: str) -> ResourceExhausted | ConfigError:
     if "cache type" in reason:
-        return ConfigError(f"keys and values cannot be kept so: {reason}", key="cache_type_k")
+        return ConfigError(f"this KV cache type cannot be used: {reason}", key="cache_type_k")
     return ResourceExhausted(
         f"A context with {size.kv_tokens} KV tokens cannot be created ({reason}). Lower --kv-tokens or --ctx-size.",
         kv_tokens=size.kv_tokens,

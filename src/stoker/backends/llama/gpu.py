@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from stoker.backends.llama.backend_files import backend_files
 from stoker.backends.llama.native import library
 from stoker.errors import ModelUnsupported
 
@@ -46,7 +44,7 @@ class GPUs:
     """What libllama can compute on besides the CPU."""
 
     kind: str | None
-    """The kind of GPU backend that libllama was built with, such as `cuda`, if there is a device for it."""
+    """The kind of GPU backend that libllama has, such as `cuda`, if there is a device for it."""
     devices: tuple[GPU, ...] = ()
 
 
@@ -54,7 +52,7 @@ _NONE = GPUs(kind=None)
 
 
 def gpu_name() -> str | None:
-    """The kind of GPU backend that libllama was built with, such as `cuda`, if it finds a device for it; else None."""
+    """The kind of GPU backend that libllama has, such as `cuda`, if it finds a device for it; else None."""
     built = built_for()
     return built if built is not None and library().llama_supports_gpu_offload() else None
 
@@ -85,13 +83,8 @@ def gpus_by_child() -> GPUs:
 
 
 def built_for() -> str | None:
-    """The kind of GPU backend that libllama was built with, whether there is a device for it or not."""
-    spec = find_spec("llama_cpp")
-    if spec is None or spec.origin is None:
-        return None
-    other = os.environ.get("LLAMA_CPP_LIB_PATH")  # as llama-cpp-python has it
-    folder = Path(other) if other else Path(spec.origin).parent / "lib"
-    libraries = {path.name for path in folder.glob("*ggml-*")}
+    """The kind of GPU backend that libllama has a library for, whether there is a device for it or not."""
+    libraries = {path.name for path in backend_files()}
     return next((name for name in _BACKENDS if any(f"ggml-{name}" in library for library in libraries)), None)
 
 
@@ -101,7 +94,7 @@ def _ask_child() -> GPUs:
         done = subprocess.run(command, capture_output=True, timeout=_CHILD_S, check=True)
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=GPUs)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError, IndexError) as error:
-        raise ModelUnsupported(f"libllama does not tell whether it has a GPU here: {error}") from error
+        raise ModelUnsupported(f"libllama cannot be asked whether it has a GPU: {error}") from error
 
 
 def _devices() -> Iterator[GPU]:

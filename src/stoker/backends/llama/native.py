@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from stoker.backends.llama.backend_files import load_backend_files
 from stoker.errors import ModelUnsupported
 
 logger = logging.getLogger("stoker.llama")
@@ -140,6 +141,7 @@ def _start(llama_cpp: Any) -> None:
         callback = llama_cpp.llama_log_callback(_on_log)
         llama_cpp.llama_log_set(callback, None)
         llama_cpp.llama_backend_init()
+        load_backend_files(llama_cpp._lib)
         # libllama keeps the pointer for ever, so the object must live as long.
         _log_callback = callback
 

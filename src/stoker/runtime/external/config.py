@@ -46,7 +46,6 @@ _UNAVAILABLE: Mapping[RuntimeName, Mapping[str, str]] = {
         "draft_model": "--draft-model",
         "cache_ram": "--cache-ram",
         "slot_save_path": "--slot-save-path",
-        "pooling": "--pooling",
     },
 }
 """Settings that an external runtime has no part in, and their options."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, sampling_defaults
@@ -14,6 +15,10 @@ from stoker.models.onnx_description import describe_onnx
 from stoker.text.tokenizer_json import JSONTokenizer
 
 _USUAL_CONTEXT = 8192
+_WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+"""How the names of architectures end that write texts."""
+_PARTS_OF_AN_EMBEDDER = "modules.json"
+"""What sentence-transformers writes beside a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,13 @@ class ModelFolder:
     defaults: SamplingParams
     """What the model recommends, then what the configuration says."""
     weights_bytes: int
+    pooling: str
+    """How the vectors of tokens become one embedding; `vllm` = as the files say, empty = the model writes texts."""
+
+    @property
+    def can_generate(self) -> bool:
+        """It writes texts. Otherwise it embeds."""
+        return not self.pooling
 
 
 def read_model_folder(config: EngineConfig) -> ModelFolder:
@@ -58,7 +70,24 @@ def read_model_folder(config: EngineConfig) -> ModelFolder:
         tokenizer=read_tokenizer(folder, facts),
         defaults=sampling_defaults(config, facts.defaults),
         weights_bytes=sum(file.stat().st_size for file in path.glob("*.safetensors")),
+        pooling=_pooling(config, folder),
     )
+
+
+def _pooling(config: EngineConfig, folder: JSONFolder) -> str:
+    """See `ModelFolder.pooling`.
+
+    Raises:
+        ModelUnsupported: the model gives classes or ranks.
+    """
+    named = folder.read_json("config.json").get("architectures")
+    kinds = [str(name) for name in cast("list[object]", named)] if isinstance(named, list) else []
+    if any(kind.endswith("Classification") for kind in kinds):
+        message = f"{config.model_path} is a {kinds[0]}: with --runtime vllm models write or embed, and do not rank"
+        raise ModelUnsupported(message, path=config.model_path)
+    is_encoder = bool(kinds) and not any(kind.endswith(_WRITERS) for kind in kinds)
+    is_embedder = is_encoder or folder.find(_PARTS_OF_AN_EMBEDDER) is not None
+    return config.pooling or ("vllm" if is_embedder else "")
 
 
 def check_folder(path: Path) -> None:
@@ -67,8 +96,10 @@ def check_folder(path: Path) -> None:
         message = f"{path} is one file, and vLLM serves folders of safetensors: leave --runtime vllm out"
         raise ModelUnsupported(message, path=str(path))
     if not path.is_dir():
-        message = f"there is no folder {path}: with --runtime vllm a model is the path of a folder"
-        raise ModelFileNotFound(f"{message} (`hf download ORG/REPO --local-dir FOLDER` gets one)", path=str(path))
+        message = (
+            f"there is no folder {path}: with --runtime vllm a model is the path of a folder, or ORG/REPO of the hub"
+        )
+        raise ModelFileNotFound(message, path=str(path))
     if not (path / "config.json").is_file():
         message = f"{path} has no config.json: it is not a model folder as Hugging Face's libraries save it"
         raise ModelFileNotFound(message, path=str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -32,6 +33,7 @@ _GIVEN = {
     **dict.fromkeys(("--host", "--port", "--uds", "--api-key", "--served-model-name", "--generation-config"), ""),
     **dict.fromkeys(("--enable-lora", "--lora-modules"), "--lora"),
     **dict.fromkeys(("--ssl-keyfile", "--ssl-certfile", "--root-path", "--headless", "--api-server-count"), ""),
+    "--pooler-config": "--pooling",
     **dict.fromkeys(("--runner", "--task", "--convert", "--skip-tokenizer-init", "--max-logprobs"), ""),
 }
 """Options that Stoker gives, and what to say instead."""
@@ -50,6 +52,7 @@ class VLLMProgram:
     threads: int | None = None
     """Of each of its processes, where a CPU computes; None = as vLLM chooses."""
 
+    can_generate: bool = True
     has_workers: bool = True
     stop_s: float = 10.0
 
@@ -80,7 +83,10 @@ class VLLMProgram:
 
     async def warm_up(self, client: ServerClient) -> None:
         body = {"prompt": [0], "max_tokens": 1, "temperature": 0, "ignore_eos": True}
-        await client.post("/v1/completions", body, _WARM_UP_S)
+        if self.can_generate:
+            await client.post("/v1/completions", body, _WARM_UP_S)
+        else:
+            await client.post("/v1/embeddings", {"input": [[0]]}, _WARM_UP_S)
 
 
 def find_program(given: str = "") -> Path:
@@ -102,7 +108,13 @@ def find_program(given: str = "") -> Path:
 
 
 def arguments(
-    model: Path, context_size: int, parallel: int, further: Sequence[str], adapters: Sequence[str] = ()
+    model: Path,
+    context_size: int,
+    parallel: int,
+    further: Sequence[str],
+    adapters: Sequence[str] = (),
+    *,
+    pooling: str = "",
 ) -> list[str]:
     """What is the same for every start.
 
@@ -112,6 +124,7 @@ def arguments(
         parallel: most requests that run at the same time.
         further: what the user wrote; it comes last, because of an option given twice the last one counts.
         adapters: see `PEFTAdapters.arguments`.
+        pooling: see `ModelFolder.pooling`.
 
     Raises:
         ConfigError: one of those is Stoker's to give.
@@ -124,4 +137,8 @@ def arguments(
     own = ["--host", "127.0.0.1", "--max-model-len", str(context_size), "--max-num-seqs", str(parallel)]
     # Recommended sampling is read by Stoker, and sent with every request.
     own += ["--generation-config", "vllm", "--max-logprobs", str(MAX_LOGPROBS), "--enable-prompt-tokens-details"]
+    if pooling:
+        own += ["--runner", "pooling"]
+    if pooling not in ("", "vllm"):
+        own += ["--pooler-config", json.dumps({"pooling_type": pooling.upper()})]
     return [str(model), *own, *adapters, *further]

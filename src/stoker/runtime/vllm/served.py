@@ -20,7 +20,7 @@ from stoker.engine.prompt import echo, find_fill_tokens, find_markers, prompt_en
 from stoker.engine.protocol import Submit
 from stoker.engine.question_messages import Answer, Detokenize, Embed, Question, Tokenize
 from stoker.engine.template_file import configured_template
-from stoker.errors import UnsupportedParameter
+from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.external.answers import Asked
 from stoker.runtime.external.client import ServerClient, encoded
 from stoker.runtime.external.config import RuntimeConfig, check_engine
@@ -28,6 +28,7 @@ from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.vllm.adapters import PEFTAdapters, read_adapters
 from stoker.runtime.vllm.answer_reader import AnswerReader
 from stoker.runtime.vllm.completion import check_supported, completion_body, constraint_fields
+from stoker.runtime.vllm.embedding import Embeddings, ask_rows
 from stoker.runtime.vllm.model_folder import ModelFolder, read_model_folder
 from stoker.runtime.vllm.program import VLLMProgram, arguments, find_program
 from stoker.runtime.vllm.wire import Version, decode, kv_tokens
@@ -61,6 +62,8 @@ class VLLMServed:
         self._outlines: Outlines | None = None
         self._info: ModelInfo | None = None
         self._adapters = PEFTAdapters()
+        self._embeddings: Embeddings | None = None
+        self._client: Callable[[], ServerClient] | None = None
 
     @property
     def pool_tokens(self) -> int:
@@ -76,8 +79,14 @@ class VLLMServed:
         return VLLMProgram(
             path=find_program(self._config.vllm_path),
             arguments=arguments(
-                model.path, model.context_size, self._engine.parallel, further, self._adapters.arguments()
+                model.path,
+                model.context_size,
+                self._engine.parallel,
+                further,
+                self._adapters.arguments(),
+                pooling=model.pooling,
             ),
+            can_generate=model.can_generate,
             start_s=self._config.vllm_start_s,
             threads=self._engine.threads,
         )
@@ -85,7 +94,12 @@ class VLLMServed:
     async def learn(self, client: Callable[[], ServerClient]) -> ModelCard:
         version = decode(await client().get("/version", _ASK_S), Version, "version").version
         found = kv_tokens(await client().get("/metrics", _ASK_S))
-        card = make_card(self._engine, self._prepared(), version, self.pool_tokens if found is None else found)
+        model = self._prepared()
+        card = make_card(self._engine, model, version, self.pool_tokens if found is None else found)
+        if not model.can_generate:
+            self._client = client
+            self._embeddings = Embeddings(model, card.name, (await ask_rows(client(), [[0]])).shape[1])
+            card = msgspec.structs.replace(card, embedding=self._embeddings.card, can_generate=False)
         return msgspec.structs.replace(card, adapters=list(self._adapters.cards))
 
     async def look(self, client: ServerClient) -> None:
@@ -99,9 +113,16 @@ class VLLMServed:
         match question:
             case Tokenize() | Detokenize():
                 pass
+            case Embed() if self._embeddings is not None:
+                if self._adapters.chosen(question.adapters or []) is not None:
+                    message = "embeddings are computed without adapters: send an empty list"
+                    raise UnsupportedParameter(message, parameter="lora")
+                self._embeddings.check(question)
             case Embed():
-                message = "this model writes text: with --runtime vllm no embeddings are computed"
-                raise UnsupportedParameter(message, parameter="model")
+                name = self._engine.name or self._engine.model or self._prepared().name
+                message = f"{name} cannot embed: its vLLM was started to write texts"
+                advice = "Serve an embedding model, or start it with --pooling"
+                raise InvalidInput(f"{message}. {advice}", parameter="model")
             case _:
                 message = f"vLLM has no answer to {type(question).__name__}"
                 raise UnsupportedParameter(f"{message}: serve the model without --runtime vllm")
@@ -113,6 +134,11 @@ class VLLMServed:
                 return await asyncio.to_thread(answer_tokenize, tokenizer, question)
             case Detokenize():
                 return await asyncio.to_thread(answer_detokenize, tokenizer, question)
+            case Embed():
+                assert self._embeddings is not None
+                assert self._client is not None
+                token_ids = await asyncio.to_thread(self._embeddings.tokens, question)
+                return await self._embeddings.answer(question, token_ids, self._client())
             case _:
                 raise AssertionError("it was checked")
 
@@ -121,6 +147,9 @@ class VLLMServed:
         model, info, outlines = self._prepared(), self._info, self._outlines
         assert info is not None
         assert outlines is not None
+        if not model.can_generate:
+            message = f"{info.name} writes no text: its vLLM was started for embeddings"
+            raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
         if submit.media:
             raise media_refused(submit.media[0].kind)
         sampling = submit.sampling.filled_from(model.defaults, BUILT_IN)

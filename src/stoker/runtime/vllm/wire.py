@@ -72,6 +72,19 @@ class Version(msgspec.Struct, frozen=True):
     version: str = ""
 
 
+class Embedding(msgspec.Struct, frozen=True):
+    """One of the answers of `POST /v1/embeddings`."""
+
+    embedding: list[float]
+    index: int = 0
+
+
+class EmbeddingList(msgspec.Struct, frozen=True):
+    """`POST /v1/embeddings`."""
+
+    data: list[Embedding] = []
+
+
 def decode(body: bytes, kind: type[T], what: str) -> T:
     """A reply.
 

@@ -54,6 +54,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/v1/embeddings":
+            note(path=self.path, body=body)
+            if "refusal" in plan():
+                status, message = plan()["refusal"]
+                return self.reply({"error": {"message": message, "type": "x", "param": None, "code": status}}, status)
+            rows = [[float(len(ids)), float(ids[0]), float(ids[-1]), 0.0] for ids in body["input"]]
+            found = [{"index": index, "embedding": row} for index, row in enumerate(rows)]
+            return self.reply({"object": "list", "data": found[::-1]})
         if not body.get("stream"):
             note(path="warm-up", body=body)
             return self.reply({"choices": []})

@@ -199,7 +199,7 @@ def test_what_vllm_cannot_do_is_refused_before_it_is_asked(fake: Fake):
                 assert str(caught.value.fields["parameter"]).startswith(parameter), sent
             with pytest.raises(ContextLengthExceeded):
                 await answer(runtime, ask("x" * 200))
-            with pytest.raises(UnsupportedParameter, match="no embeddings"):
+            with pytest.raises(InvalidInput, match=r"cannot embed.*--pooling"):
                 await runtime.ask(Embed(inputs=[]))
             with pytest.raises(UnsupportedParameter, match="ListSlots"):
                 await runtime.ask(ListSlots())

@@ -74,7 +74,7 @@ def test_a_folder_says_what_its_model_is(model: Path):
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
-        ("missing", ModelFileNotFound, "there is no folder"),
+        ("missing", ModelFileNotFound, "there is no folder.*ORG/REPO of the hub"),
         ("file.gguf", ModelUnsupported, "leave --runtime vllm out"),
         (".", ModelFileNotFound, "no config.json"),
     ],
