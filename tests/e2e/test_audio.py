@@ -92,7 +92,10 @@ def test_every_dialect_gives_the_same_answer(server: Server):
 
 
 def test_what_cannot_be_heard_costs_only_its_request(server: Server):
-    for data, reason in ((wav(1.0)[:30], "a recording is damaged"), (picture("red"), "is in a format that is not")):
+    for data, reason in (
+        (wav(1.0)[:30], "a recording is damaged"),
+        (picture("red"), "is an image, which is not supported here"),
+    ):
         body = {**ASKED, "messages": [{"role": "user", "content": [said(data)]}]}
         reply = post(server, "/v1/chat/completions", body)
         assert (reply.status_code, reason in reply.text) == (400, True)
