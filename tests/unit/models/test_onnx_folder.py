@@ -135,6 +135,15 @@ def test_a_recommendation_out_of_range_is_named_and_the_others_hold(
         assert f"generation_config.json recommends {name}, which is ignored" in caplog.text
 
 
+@pytest.mark.parametrize("bad", ["0.5", True, [1], {"a": 1}])
+def test_a_recommendation_that_is_no_number_is_named(
+    tmp_path: Path, bad: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = describe(tmp_path, generation_config_json={"temperature": bad, "top_k": 5})
+    assert found.defaults == SamplingParams(top_k=5)
+    assert f"generation_config.json recommends temperature = {bad!r}, which is ignored" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("generation", "config", "expected"),
     [

@@ -141,7 +141,11 @@ def test_batches_that_cannot_be_are_refused(tokens: list[int], chunk: tuple[int,
 
 
 def test_a_batch_of_nothing_is_computed() -> None:
-    Slots(BUILT.open(num_threads=2), BUILT).step([])
+    slots = Slots(BUILT.open(num_threads=2), BUILT)
+    before = slots.all_logits(0, [1, 2, 3])
+    assert slots.step([]).shape == (0, BUILT.tiny.vocab_size)
+    slots.lengths[0] = 0
+    np.testing.assert_array_equal(slots.all_logits(0, [1, 2, 3]), before)
 
 
 def test_pages_that_do_not_exist_are_refused() -> None:

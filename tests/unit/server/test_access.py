@@ -417,7 +417,10 @@ def test_what_is_not_an_origin_is_refused(origins: str):
 
 
 def test_origins_may_be_of_applications():
-    ServerConfig(cors_origins="tauri://localhost, null,http://[::1]:3000")
+    settings: Any = {"cors_origins": "myapp://chat.example, null,http://[2001:db8::1]:3000", "api_key": KEYS}
+    for origin in ("myapp://chat.example", "null", "http://[2001:db8::1]:3000"):
+        assert preflight(origin, **settings).headers["Access-Control-Allow-Origin"] == origin
+    assert "Access-Control-Allow-Origin" not in preflight("http://[2001:db8::2]:3000", **settings).headers
 
 
 @pytest.mark.parametrize("setting", [{"otlp_endpoint": "127.0.0.1:4318"}, {"port": 80_000}, {"port": -1}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from typing import Any
 
 import msgspec
@@ -141,4 +142,9 @@ def test_without_the_packages_the_setting_is_an_error_that_says_what_to_install(
 
 
 def test_a_provider_is_opened_and_shut_down():
-    open_provider("http://127.0.0.1:1/v1/traces").shutdown()
+    threads = set(threading.enumerate())
+    provider = open_provider("http://127.0.0.1:1/v1/traces")
+    assert provider.resource.attributes["service.name"] == "stoker"
+    assert len(set(threading.enumerate()) - threads) == 1, "it sends in the background"
+    provider.shutdown()
+    assert set(threading.enumerate()) <= threads

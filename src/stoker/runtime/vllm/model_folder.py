@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, sampling_defaults
@@ -80,7 +81,7 @@ def _pooling(config: EngineConfig, folder: JSONFolder) -> str:
         ModelUnsupported: the model gives classes or ranks.
     """
     named = folder.read_json("config.json").get("architectures")
-    kinds = [str(name) for name in named] if isinstance(named, list) else []
+    kinds = [str(name) for name in cast("list[object]", named)] if isinstance(named, list) else []
     if any(kind.endswith("Classification") for kind in kinds):
         message = f"{config.model_path} is a {kinds[0]}: with --runtime vllm models write or embed, and do not rank"
         raise ModelUnsupported(message, path=config.model_path)

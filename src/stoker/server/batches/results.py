@@ -14,6 +14,9 @@ from filelock import FileLock, Timeout
 
 from stoker.errors import InvalidInput
 
+_LINE_BREAKS = {character.encode(): f"\\u{ord(character):04x}".encode() for character in "\x85\u2028\u2029"}
+"""What readers such as Python's `str.splitlines` take for the end of a line, and JSON's spelling of it."""
+
 
 class Response(msgspec.Struct, kw_only=True):
     """What an endpoint answered."""
@@ -54,7 +57,7 @@ class Results:
         Raises:
             OSError: the disk refuses it; what was written of the line is taken back.
         """
-        line = msgspec.json.encode(result) + b"\n"
+        line = _on_one_line(msgspec.json.encode(result)) + b"\n"
         end = os.lseek(self._file, 0, os.SEEK_END)
         try:
             written = 0
@@ -65,6 +68,12 @@ class Results:
             raise
         self.done.add(result.custom_id)
         self.num_failed += result.response.status_code >= 400
+
+
+def _on_one_line(json: bytes) -> bytes:
+    for raw, spelled in _LINE_BREAKS.items():
+        json = json.replace(raw, spelled)
+    return json
 
 
 @contextmanager
