@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any
@@ -18,17 +19,13 @@ _GROUPS = {
     "Run and serve": {
         "run": "Answer one prompt, or chat on a terminal.",
         "chat": "Chat with a model.",
-        "transcribe": "Transcribe recordings with a Whisper model.",
         "serve": "Serve models over HTTP.",
-        "cluster": "Serve models on several machines, with Ray.",
-        "batch": "Answer a file of requests in OpenAI's batch format.",
         "ps": "List the models that a server has loaded.",
         "top": "Watch a server: requests, queue, KV cache.",
         "stop": "Unload a model from a running server.",
         "logs": "Show the log of a server on this machine.",
-        "bench": "Measure the speed of a served model.",
     },
-    "Models and settings": {
+    "Models": {
         "pull": "Download a model if needed, pack its weights, and print its path.",
         "models": "List models that can be downloaded.",
         "search": "Search for GGUF models.",
@@ -37,17 +34,24 @@ _GROUPS = {
         "create": "Create a preset of a model.",
         "cp": "Add another name for a model.",
         "rm": "Remove downloaded models, other names and presets.",
-        "quantize": "Write a GGUF file with smaller weights.",
-        "export": "Export a model as an ONNX folder.",
-        "cache": "Manage the persistent prefix cache on disk (--cache-dir).",
-        "config": "Show the configuration.",
     },
 }
 """Commands by the titles of the help, and what it says about each: the first sentence of its own help."""
+_BRIEF = {
+    "transcribe": "transcribe (speech)",
+    "batch": "batch (files of requests)",
+    "bench": "bench",
+    "quantize": "quantize",
+    "export": "export (ONNX)",
+    "cluster": "cluster (Ray)",
+    "cache": "cache (prefixes)",
+    "config": "config (settings)",
+}
+"""Commands for rare occasions, as they are listed: the list of all commands must fit a screen of 24 lines."""
 _UNLISTED = ("version", "help")
-COMMANDS = tuple(name for names in [*_GROUPS.values(), _UNLISTED] for name in names)
+COMMANDS = tuple(name for names in [*_GROUPS.values(), _BRIEF, _UNLISTED] for name in names)
 """In the order of the help."""
-_NAME_WIDTH = 11
+_NAME_WIDTH, _WIDTH = 11, 79
 _NAMES = {"list": "list_models", "help": "help_page"}
 """Functions whose names are not those of their commands, which Python has for other things."""
 SYNONYMS = {
@@ -87,11 +91,13 @@ class _Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self.format_usage(ctx, formatter)
-        formatter.write(f"\n{self.help}\n")
+        formatter.write(f"{self.help}\n")
         for title, summaries in _GROUPS.items():
             formatter.write(f"{title}:\n")
             for name, summary in summaries.items():
                 formatter.write(f"  {name:{_NAME_WIDTH}}{summary}\n")
+        others = f"Others: {', '.join(_BRIEF.values())}"
+        formatter.write(textwrap.fill(others, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) + "\n")
         formatter.write(f"{_OPTIONS}\n{self.epilog}\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
