@@ -1,10 +1,12 @@
-"""The native executor beside libllama on one file, in turns: CPU seconds of one thread, for a prompt and for steps.
+"""The native executor beside libllama on one file, in turns: what a prompt takes, and steps of several streams.
 
     python benchmarks/synthetic.py e2b.gguf --family gemma4-e2b
     python benchmarks/beside_libllama.py e2b.gguf --prompt 256 --streams 1 8
+    python benchmarks/beside_libllama.py e2b.gguf --prompt 32 --streams 1 8 16 --threads 2
 
-CPU seconds say which does less work even where other programs take most of the machine. They say nothing of how well
-several threads share the work; for that, and for whole servers, there is `compare.py`. The median of the rounds counts.
+CPU seconds of one thread say which does less work even where other programs take most of the machine. With several
+threads the clock counts, which means something only on a machine that does nothing else. The median of the rounds
+counts. Whole servers are compared by `beside_llama_server.py`.
 """
 
 from __future__ import annotations
@@ -54,14 +56,14 @@ class Native:
 class Libllama:
     """The same on libllama."""
 
-    def __init__(self, path: Path, prompt: Sequence[int], streams: int) -> None:
+    def __init__(self, path: Path, prompt: Sequence[int], streams: int, threads: int) -> None:
         self._lib, self._prompt = library(), list(prompt)
         self._model = self._lib.llama_model_load_from_file(os.fsencode(path), self._lib.llama_model_default_params())
         params = self._lib.llama_context_default_params()
         params.n_ctx = streams * (len(prompt) + _STEPS + 32)
         params.n_batch = params.n_ubatch = 512
         params.n_seq_max, params.kv_unified = streams, True
-        params.n_threads = params.n_threads_batch = 1
+        params.n_threads = params.n_threads_batch = threads
         self._context = self._lib.llama_init_from_model(self._model, params)
 
     def close(self) -> None:
@@ -91,11 +93,12 @@ class Libllama:
 
 
 @contextmanager
-def both(path: Path, prompt: Sequence[int], streams: int) -> Generator[tuple[Native, Libllama]]:
+def both(path: Path, prompt: Sequence[int], streams: int, threads: int) -> Generator[tuple[Native, Libllama]]:
     context_size = len(prompt) + _STEPS + 32
-    options = NativeOptions(context_size=context_size, kv_tokens=streams * context_size, num_slots=streams, threads=1)
+    sizes = {"context_size": context_size, "kv_tokens": streams * context_size, "num_slots": streams}
+    options = NativeOptions(**sizes, threads=threads)
     files = [read_gguf(part) for part in part_paths(path)]
-    libllama = Libllama(path, prompt, streams)
+    libllama = Libllama(path, prompt, streams, threads)
     with NativeBackend(files, options) as backend:
         yield Native(backend, prompt), libllama
     libllama.close()
@@ -103,14 +106,14 @@ def both(path: Path, prompt: Sequence[int], streams: int) -> Generator[tuple[Nat
         file.close()
 
 
-def measure(runs: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
-    """CPU seconds of each, the median of so many rounds in which all take turns; a first round is thrown away."""
+def measure(runs: Sequence[Callable[[], Any]], rounds: int, clock: Callable[[], float]) -> list[float]:
+    """Seconds of each, the median of so many rounds in which all take turns; a first round is thrown away."""
     found: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds + 1):
         for run, seconds in zip(runs, found, strict=True):
-            begin = time.process_time()
+            begin = clock()
             run()
-            seconds.append(time.process_time() - begin)
+            seconds.append(clock() - begin)
     return [median(seconds[1:]) for seconds in found]
 
 
@@ -120,16 +123,18 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=256, help="tokens, at most 512")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1, help="1: CPU seconds are shown; more: the clock's")
     asked = parser.parse_args()
+    clock = time.process_time if asked.threads == 1 else time.perf_counter
     path, random = resolve(asked.model), np.random.default_rng(0)
     with read_gguf(path) as gguf:
         num_ids = vocab_size(gguf)
     prompt = [int(random.integers(num_ids)) for _ in range(asked.prompt)]
     print(f"{'streams':>7} {'':12} {'native s':>9} {'libllama s':>10} {'ratio':>6}")
     for streams in asked.streams:
-        with both(path, prompt, streams) as (native, libllama):
+        with both(path, prompt, streams, asked.threads) as (native, libllama):
             runs = [partial(run, streams) for of in (native, libllama) for run in (of.prompts, of.steps)]
-            prompts, steps, their_prompts, their_steps = measure(runs, asked.rounds)
+            prompts, steps, their_prompts, their_steps = measure(runs, asked.rounds, clock)
         for what, ours, theirs in (("prompts", prompts, their_prompts), (f"{_STEPS} steps", steps, their_steps)):
             print(f"{streams:7} {what:12} {ours:9.2f} {theirs:10.2f} {theirs / ours:6.2f}", flush=True)
 

@@ -3,13 +3,15 @@
     python benchmarks/constrained_bars.py smollm2
 
 The two sides of a bar are measured in turn, in the same minutes, and the median over all rounds counts. Tokens a second
-are those of steps in which every stream runs. What is not measured when the time is over is named.
+are those of steps in which every stream runs. Threads take turns as often as in the process of an engine. What is not
+measured when the time is over is named.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -24,7 +26,7 @@ from constrained import KINDS, QUESTIONS, compare, person_schema
 from constrained import PROMPT as WORDS
 from http_overhead import in_turn
 
-from stoker.assembly import build_engine
+from stoker.assembly import SWITCH_S, build_engine
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
@@ -42,7 +44,11 @@ HOSTILE: Mapping[str, GrammarText] = {
         text=json.dumps({"type": "object", "properties": {f"p{i}": {} for i in range(10_000)}}),
         is_strict=False,
     ),
-    "many alternatives": GrammarText(kind="choice", text=json.dumps([f"{i:x}" * 20 for i in range(40_000)])),
+    "many alternatives": GrammarText(kind="choice", text=json.dumps([f"{i:x}" * 8 for i in range(20_000)])),
+    "many combinations": GrammarText(
+        kind="json_schema",
+        text=json.dumps({"allOf": [{"anyOf": [{"required": [f"p{i}"]}, {"required": [f"q{i}"]}]} for i in range(9)]}),
+    ),
 }
 """Grammars that take long to compile, or that are refused after long work."""
 _MAX_TOKENS = 64
@@ -74,7 +80,9 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--seconds", type=float, default=300, help="of all measurements; the last one may end later")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--only", action="append", help="a measurement, by a part of its name; may be repeated")
     args = parser.parse_args()
+    sys.setswitchinterval(SWITCH_S)
     until = time.perf_counter() + args.seconds
     with engines(args.model, args.threads) as (plain, drafting, one, one_drafting):
         measures: dict[str, Callable[[float], list[Bar]]] = {
@@ -88,6 +96,8 @@ def main() -> None:
             "neighbors": partial(neighbors, plain),
             "gaps": partial(gaps, drafting),
         }
+        wanted = args.only or [""]
+        measures = {name: each for name, each in measures.items() if any(part in name for part in wanted)}
         for number, (name, measure) in enumerate(measures.items()):
             left = until - time.perf_counter()
             if left <= 0:
@@ -179,8 +189,9 @@ def gap_s(engine: Engine, *, is_attacked: bool = True) -> float:
             for grammar in HOSTILE.values():
                 if over.is_set():
                     return
-                text = grammar.text if grammar.kind != "regex" else f"{grammar.text}{next(_numbers)}"
-                hostile = GrammarText(kind=grammar.kind, text=text, is_strict=grammar.is_strict)
+                # White space makes it new; in an expression, it has a meaning.
+                mark = str(next(_numbers)) if grammar.kind == "regex" else " " * (next(_numbers) % 100_000)
+                hostile = GrammarText(kind=grammar.kind, text=grammar.text + mark, is_strict=grammar.is_strict)
                 with suppress(InvalidInput):  # most are refused
                     engine.admit(_submit("hostile", hostile, 0.0))
 

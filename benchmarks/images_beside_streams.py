@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
@@ -97,7 +97,9 @@ async def see(client: EngineClient, name: str, image: Media) -> None:
             pass
 
 
-async def measure(client: EngineClient, encoder: MediaEncoder, number: int, seconds: float) -> tuple[float, ...]:
+async def measure(
+    client: EngineClient, encoder: MediaEncoder, number: int, seconds: float, most: float
+) -> tuple[float, ...]:
     stream = Stream()
     task = asyncio.create_task(write(client, f"story {number}", stream))
     await stream.has_begun.wait()
@@ -107,14 +109,19 @@ async def measure(client: EngineClient, encoder: MediaEncoder, number: int, seco
     middle, engine_s = time.perf_counter(), _cpu_s(client.child_pid)
     encoder_s, num_encoded = _cpu_s(encoder.pid), encoder.num_encoded
     image = media_from_bytes(picture((number, 99, 9), (4 * _SIDE, 4 * _SIDE)), "image", "image")
-    await see(client, f"image {number}", image)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(most or None):
+            await see(client, f"image {number}", image)
     end = time.perf_counter()
     busy_s, seen_s = _cpu_s(client.child_pid) - engine_s, _cpu_s(encoder.pid) - encoder_s
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert encoder.num_encoded - num_encoded == 17, "an image has 17 tiles"
+    tiles = encoder.num_encoded - num_encoded
+    assert most or tiles == 17, "an image has 17 tiles"
     shares = (engine_s - cpu_s) / (middle - begin), busy_s / (end - middle), seen_s / (end - middle)
-    return stream.rate(begin, middle), stream.rate(middle, end), stream.longest_gap(middle, end), end - middle, *shares
+    rates = stream.rate(begin, middle), stream.rate(middle, end)
+    gaps = stream.longest_gap(begin, middle), stream.longest_gap(middle, end)
+    return *rates, *gaps, end - middle, tiles, *shares
 
 
 def _cpu_s(pid: int | None) -> float:
@@ -122,7 +129,7 @@ def _cpu_s(pid: int | None) -> float:
     return times.user + times.system
 
 
-async def compare(model: Path, rounds: int, seconds: float) -> None:
+async def compare(model: Path, rounds: int, seconds: float, most: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = with_markers(model, Path(folder) / "model.gguf")
         (width,) = {tensor.shape[0] for tensor in GGUFReader(copy).tensors if tensor.name == "token_embd.weight"}
@@ -134,12 +141,14 @@ async def compare(model: Path, rounds: int, seconds: float) -> None:
         client = EngineClient(config, encoder=encoder)
         try:
             await client.start()
-            print("round: tok/s alone, beside; kept; longest gap; seconds of the image; cores: alone, beside, encoder")
-            found = [await measure(client, encoder, number, seconds) for number in range(rounds)]
+            print("tok/s alone, beside; kept; longest gap alone, beside; seconds, tiles; cores: alone, beside, encoder")
+            found: list[tuple[float, ...]] = []
+            for number in range(rounds):
+                alone, beside, *rest = await measure(client, encoder, number, seconds, most)
+                found.append((alone, beside))
+                print(f"{alone:.1f}, {beside:.1f}; {beside / alone:.2f}; {_line(rest)}", flush=True)
         finally:
             await client.close()
-    for number, (alone, beside, *rest) in enumerate(found, 1):
-        print(f"{number}: {alone:.1f}, {beside:.1f}; {beside / alone:.2f}; {_line(rest)}")
     print(f"median kept {statistics.median(each[1] / each[0] for each in found):.2f}")
 
 
@@ -152,8 +161,9 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="alone, in each round")
+    parser.add_argument("--most", type=float, default=0, help="seconds beside an image, in each round; 0 = all of it")
     args = parser.parse_args()
-    asyncio.run(compare(args.model, args.rounds, args.seconds))
+    asyncio.run(compare(args.model, args.rounds, args.seconds, args.most))
 
 
 if __name__ == "__main__":

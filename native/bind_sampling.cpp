@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -144,11 +145,57 @@ private:
         if (!sampler_.is_usable(row, n, maxima)) {
             return -1;
         }
-        allowed_.resize(n);
-        allowed_maxima_.resize(num_maxima(n));
-        kernels_.mask(row, n, mask.data(), int32_t(mask.size()), allowed_.data());
-        kernels_.block_maxima(allowed_.data(), n, allowed_maxima_.data());
+        if (allowed_.size() != size_t(n)) {
+            allowed_.assign(n, -std::numeric_limits<float>::infinity());
+            allowed_maxima_.assign(num_maxima(n), -std::numeric_limits<float>::infinity());
+            is_forbidden_.assign(num_maxima(n), true);
+        }
+        for (int32_t block = 0; block < num_maxima(n);) {
+            const Share share = share_of(mask, n, block);
+            int32_t end = block + 1;
+            while (end < num_maxima(n) && share_of(mask, n, end) == share) {
+                ++end;
+            }
+            copy_allowed(row, n, maxima, mask, share, block, end);
+            block = end;
+        }
         return choose_one(allowed_.data(), n, compiled, allowed_maxima_.data());
+    }
+
+    // What of a block of logits a mask allows.
+    enum class Share { kNothing, kSome, kAll };
+
+    static Share share_of(const Mask& mask, int32_t n, int32_t block) {
+        static_assert(kMaximaBlock == 64);
+        const auto word = [&](size_t i) { return i < mask.size() ? mask.data()[i] : 0u; };
+        const uint64_t bits = word(2 * size_t(block)) | uint64_t(word(2 * size_t(block) + 1)) << 32;
+        const bool is_whole = (block + 1) * kMaximaBlock <= n;
+        return bits == 0 ? Share::kNothing : bits == ~uint64_t(0) && is_whole ? Share::kAll : Share::kSome;
+    }
+
+    // Blocks of which a mask allows the same share. Most masks forbid nearly everything, or nearly nothing.
+    void copy_allowed(const float* row, int32_t n, const float* maxima, const Mask& mask, Share share, int32_t begin,
+                      int32_t end) {
+        const int32_t from = begin * kMaximaBlock, count = std::min(end * kMaximaBlock, n) - from;
+        float* to = allowed_.data() + from;
+        float* largest = allowed_maxima_.data() + begin;
+        if (share == Share::kNothing) {
+            for (int32_t block = begin; block < end; ++block) {
+                if (!is_forbidden_[block]) {
+                    const int32_t first = block * kMaximaBlock, last = std::min(first + kMaximaBlock, n);
+                    std::fill(allowed_.data() + first, allowed_.data() + last, -std::numeric_limits<float>::infinity());
+                    allowed_maxima_[block] = -std::numeric_limits<float>::infinity();
+                }
+            }
+        } else if (share == Share::kAll && maxima != nullptr) {
+            std::copy_n(row + from, count, to);
+            std::copy_n(maxima + begin, end - begin, largest);
+        } else {
+            const auto first = std::min(size_t(2 * begin), mask.size());
+            kernels_.mask(row + from, count, mask.data() + first, int32_t(mask.size() - first), to);
+            kernels_.block_maxima(to, count, largest);
+        }
+        std::fill(is_forbidden_.begin() + begin, is_forbidden_.begin() + end, share == Share::kNothing);
     }
 
     int32_t pick(float* row, int32_t n, CompiledRow& compiled, uint32_t ahead, float* maxima) {
@@ -177,6 +224,7 @@ private:
     RowSampler sampler_;
     std::vector<EditedRow::Edit> edits_;
     std::vector<float> allowed_, allowed_maxima_;
+    std::vector<bool> is_forbidden_;  // of each block of `allowed_`: it is -inf, and so is its maximum
 };
 
 }  // namespace

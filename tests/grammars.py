@@ -22,6 +22,7 @@ from stoker.core.outline import GrammarText
 from stoker.grammars.compiler import GrammarCompiler
 from stoker.grammars.matcher import GrammarConstraint
 from stoker.grammars.vocabulary import Tokenizer, Vocabulary
+from tests.waiting import BOUND_S
 
 BYTES = Vocabulary(ScriptedTokenizer(), frozenset({EOS, IM_END}), frozenset(SPECIAL_TEXT))
 """Each byte is a token."""
@@ -106,7 +107,7 @@ class Answers:
         self.compiler = GrammarCompiler(vocabulary)
 
     def open(self, grammar: GrammarText) -> GrammarConstraint:
-        return self.compiler.open(grammar).result(60).constraint
+        return self.compiler.open(grammar).result(BOUND_S).constraint
 
     def accept(self, grammar: GrammarText, text: str) -> bool:
         return accepts(self.open(grammar), self.vocabulary.tokenizer.encode(text, parse_special=False))

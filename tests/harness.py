@@ -34,6 +34,7 @@ ALL_TRAITS = [
     CacheTraits(can_truncate=False, can_copy=True, shares_cells=True),
     CacheTraits(can_truncate=False, can_copy=True, shares_cells=False),
     CacheTraits(can_truncate=False, can_copy=True, copies_whole=True, shares_cells=True),
+    CacheTraits(can_truncate=False, can_copy=True, copies_whole=True, shares_cells=True, exports_apart=True),
 ]
 MAX_STEPS = 20_000
 MAX_TIER_WAIT_S = 0.05

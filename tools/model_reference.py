@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from stoker import _native
-from stoker.backends.native.architectures import ARCHITECTURES, ELSEWHERE
+from stoker.backends.native.architectures import ARCHITECTURES, ELSEWHERE, describing
 from stoker.models.gguf_types import TENSOR_TYPES, TensorType
 
 _COLUMNS, _ROWS = 8192, 64
@@ -18,7 +18,7 @@ def lines() -> Iterator[str]:
     """Lines of the page, in Markdown."""
     yield from ["# Models", "", "What `--backend auto` gives to the native executor; the rest is libllama's.", ""]
     yield from ["## Architectures", "", "| `general.architecture` | models |", "| --- | --- |"]
-    yield from (f"| `{name}` | {_models(describe)} |" for name, describe in sorted(ARCHITECTURES.items()))
+    yield from (f"| `{name}` | {_models(name)} |" for name in sorted(ARCHITECTURES))
     yield from ["", "## Tensor types", "", "Bits for a weight, with its share of the scales.", ""]
     yield from ["| type | in the file | in memory |", "| --- | --- | --- |"]
     yield from (_type_row(kind) for kind in TENSOR_TYPES.values() if _native.can_pack(kind.number, _COLUMNS))
@@ -29,8 +29,10 @@ def lines() -> Iterator[str]:
     yield from (f"| {reason} | {', '.join(names)} |" for reason, names in sorted(reasons.items()))
 
 
-def _models(describe: Callable[..., object]) -> str:
+def _models(architecture: str) -> str:
     """What the first sentence of a docstring names: the module's, or that of a function with a name of its own."""
+    describe = describing(architecture)
+    assert describe is not None
     module = sys.modules[describe.__module__]
     if describe.__name__ == "describe":
         return _first_sentence(inspect.getdoc(module) or "").partition(": ")[2]

@@ -22,18 +22,18 @@ MAX_FUNCTION_MEDIAN = 8
 MAX_FUNCTION_P95 = 25
 MAX_FUNCTION_LINES = 60
 MAX_ROOM_LINES = {
-    "core": 5_880,
-    "engine": 8_080,
-    "grammars": 4_200,
+    "core": 5_980,  # blocks and states that leave the pool apart
+    "engine": 8_240,
+    "grammars": 4_230,
     "text/chat_formats": 2_325,
-    "chat": 1_150,
+    "chat": 1_160,
     "sampling": 1_900,
     "server/dialects/anthropic": 900,
     "server/dialects/llamacpp": 1_100,
     "server/dialects/ollama": 1_800,
     "server/dialects/openai": 900,
     "server/dialects/responses": 1_600,
-    "backends/llama": 2_290,
+    "backends/llama": 2_310,
     "backends/onnx": 2_400,
 }
 """Budgets of folders that grow by the way: who needs more says why where the limit is raised."""

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from stoker.core.params import SamplingParams
     from stoker.engine.cards import ModelCard
     from stoker.engine.config import EngineConfig
+    from stoker.engine.health import Health
     from stoker.engine.protocol import PositionLogprobs, TokenLogprob, Usage
+    from stoker.engine.stats import EngineStats
     from stoker.errors import StokerError
     from stoker.llm import LLM, AsyncLLM, AsyncTextStream, Completion, TextStream, ToolCall
     from stoker.llm.transcriber import Transcriber
@@ -34,6 +36,8 @@ __all__ = [
     "Completion",
     "Content",
     "EngineConfig",
+    "EngineStats",
+    "Health",
     "Message",
     "ModelCard",
     "PositionLogprobs",
@@ -58,6 +62,8 @@ _HOMES = {
     "Completion": "stoker.llm",
     "Content": "stoker.text.chat_formats.events",
     "EngineConfig": "stoker.engine.config",
+    "EngineStats": "stoker.engine.stats",
+    "Health": "stoker.engine.health",
     "Message": "stoker.text.messages",
     "ModelCard": "stoker.engine.cards",
     "PositionLogprobs": "stoker.engine.protocol",

@@ -73,7 +73,7 @@ _USUAL = (
 
 _MAX_DRAFT = 15
 """Maximum number of drafted tokens. With the last entry, they fill the rows of a tile of the native executor."""
-_SWITCH_S = 0.0005
+SWITCH_S = 0.0005
 """Time for which a thread that runs Python may delay the next step. Python's own 5 ms are two steps."""
 
 
@@ -119,11 +119,11 @@ def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
     parallel = min(config.parallel, loaded.max_running or config.parallel)
     if parallel > info.num_slots:
         raise ConfigError(
-            f"--parallel {parallel} is too much: {info.name} can run at most {info.num_slots} at the same time",
+            f"--parallel {parallel} is too high: {info.name} can run at most {info.num_slots} at the same time",
             key="parallel",
         )
     if config.max_draft and not info.is_batch_invariant:
-        message = f"only the native executor guesses tokens ahead; {loaded.backend_name} would answer otherwise"
+        message = f"speculative decoding is available on the native backend only, not on {loaded.backend_name}"
         raise ConfigError(f"--max-draft {config.max_draft}: {message}", key="max_draft")
     return SchedulerConfig(
         max_running=min(parallel, info.max_batch_tokens),
@@ -205,7 +205,7 @@ def _token_text(tokenizer: Tokenizer, token_id: int | None) -> str:
 def main() -> int:
     """The engine's child process, from its orders on stdin to its exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
-    sys.setswitchinterval(_SWITCH_S)
+    sys.setswitchinterval(SWITCH_S)
     if os.environ.pop(IS_SPARE, ""):
         with suppress(ImportError):  # the code that needs the module will report that it is missing
             for module in _USUAL:

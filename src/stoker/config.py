@@ -214,7 +214,7 @@ def _in_home(path: str, where: str, key: str) -> str:
     """
     found = os.path.expanduser(path)
     if path.startswith("~") and found == path:
-        raise ConfigError(f"{where}: {path!r} begins with a home folder that is not known here", key=key)
+        raise ConfigError(f"{where}: {path!r} begins with the home directory of an unknown user", key=key)
     return found
 
 

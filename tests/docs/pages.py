@@ -9,6 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RUN = re.compile(r"<!-- not run: (?P<reason>\S.*) -->")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s#]+)(?:#[^)]*)?\)")
+SECTION_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s#]*)#(?P<section>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+NOT_IN_ANCHOR = re.compile(r"[^\w\- ]")
 
 
 @dataclass(frozen=True)
@@ -52,5 +55,20 @@ def blocks(page: Path) -> list[Block]:
 
 def links(page: Path) -> list[str]:
     """Targets of the relative links outside code blocks."""
-    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    return [found["target"] for found in LINK.finditer(prose) if "://" not in found["target"]]
+    return [found["target"] for found in LINK.finditer(_prose(page)) if "://" not in found["target"]]
+
+
+def section_links(page: Path) -> list[tuple[str, str]]:
+    """Target and section of the relative links to a section; the target is empty for a section of the same page."""
+    found = SECTION_LINK.finditer(_prose(page))
+    return [(link["target"], link["section"]) for link in found if "://" not in link["target"]]
+
+
+def sections(page: Path) -> set[str]:
+    """What links call the sections of a page: as GitHub makes it of their titles."""
+    titles = (found["title"].lower() for found in HEADING.finditer(_prose(page)))
+    return {NOT_IN_ANCHOR.sub("", title).replace(" ", "-") for title in titles}
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

@@ -326,11 +326,10 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     return llama.describe(model)
 ''',
             ),
-            Edit("backends/native/architectures/__init__.py", "    llama,\n", after="    llama_twin,\n"),
             Edit(
                 "backends/native/architectures/__init__.py",
-                '    "llama": llama.describe,\n',
-                after='    "llama-twin": llama_twin.describe,\n',
+                '    "llama": "llama.describe",\n',
+                after='    "llama-twin": "llama_twin.describe",\n',
             ),
         ),
         """

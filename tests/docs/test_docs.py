@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.docs.pages import ROOT, Block, all_pages, blocks, links
+from tests.docs.pages import ROOT, Block, all_pages, blocks, links, section_links, sections
 from tests.ports import free_port
 
 RUNNABLE = {"python", "sh"}
@@ -40,6 +40,12 @@ def test_every_block_is_of_a_kind_we_know(page: Path) -> None:
 def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     for target in links(page):
         assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=name_of)
+def test_every_link_to_a_section_leads_to_its_heading(page: Path) -> None:
+    for target, section in section_links(page):
+        assert section in sections(page.parent / target if target else page), f"{target}#{section}"
 
 
 def pages_with_examples() -> list[Path]:

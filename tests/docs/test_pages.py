@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks, links
+from tests.docs.pages import blocks, links, section_links, sections
 
 PAGE = """# Title
 
@@ -61,3 +61,12 @@ def test_an_unclosed_block_is_an_error(tmp_path: Path) -> None:
 
 def test_links_are_relative_and_outside_code(page: Path) -> None:
     assert links(page) == ["other.md"]
+
+
+def test_sections_are_called_as_github_calls_them(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(
+        "# KV cache types\n\n## Limits: `--max-queue`, and more\n\n[a](#b) [c](d.md#e-f)\n", encoding="utf-8"
+    )
+    assert sections(path) == {"kv-cache-types", "limits---max-queue-and-more"}
+    assert section_links(path) == [("", "b"), ("d.md", "e-f")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -11,13 +10,12 @@ import sys
 import tarfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stoker.models.cache import cache_dir
+from tests.npm import npm_package
 
 CHROMIUM = shutil.which("chromium") or ""
 WAIT_MS = 40_000
@@ -28,10 +26,10 @@ POEM = (
 SCRIPT = [
     POEM,
     {"when": "at length", "text": "word " * 6000, "token_ms": 10},
-    {"when": "a while", "text": "some " * 100},
+    {"when": "a while", "text": "some " * 50},
     {"when": "in Arabic", "text": "مرحبا بالعالم"},
 ]
-AXE, AXE_SHA256 = "axe-core@4.14.1", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+AXE = "axe-core@4.14.1", "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745"
 
 NEEDS_BROWSER = [
     pytest.mark.browser,
@@ -104,32 +102,28 @@ def say(page: Any, text: str) -> None:
     page.get_by_role("textbox", name="Message").press("Enter")
 
 
+def take_in(page: Any, chats: list[Any]) -> None:
+    """Imports conversations, of which the first is shown then."""
+    if not page.get_by_role("navigation", name="Chats").is_visible():
+        page.get_by_role("button", name="Chats", exact=True).click()
+    content = json.dumps({"stoker": 1, "chats": chats}).encode()
+    picker = page.get_by_label("Import chats")
+    picker.set_input_files({"name": "chats.json", "mimeType": "application/json", "buffer": content})
+    page.get_by_text("imported.").wait_for()
+    page.keyboard.press("Control+b")  # on a phone the list covers the conversation
+
+
 def answered(page: Any) -> None:
     """Waits until the last answer is complete."""
     page.get_by_role("log").get_by_role("button", name="Regenerate").wait_for()
 
 
 def axe_source() -> str:
-    """The script of axe-core, from npm's registry once; skips where it is out of reach."""
-    kept = cache_dir() / "tests" / f"{AXE}.js"
-    if not kept.exists():
-        if shutil.which("npm") is None:
-            pytest.skip("npm is not installed: axe-core cannot be had")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        packed = subprocess.run(
-            ["npm", "pack", AXE, "--pack-destination", str(kept.parent)], capture_output=True, text=True, timeout=120
-        )
-        if packed.returncode:
-            pytest.skip("npm's registry is out of reach: axe-core cannot be had")
-        archive = kept.parent / packed.stdout.split()[-1]
-        with tarfile.open(fileobj=io.BytesIO(archive.read_bytes())) as files:
-            member = files.extractfile("package/axe.min.js")
-            assert member is not None
-            kept.write_bytes(member.read())
-        archive.unlink()
-    source = kept.read_bytes()
-    assert sha256(source).hexdigest() == AXE_SHA256, "this is not the axe-core that is asked for"
-    return source.decode()
+    """The script of axe-core; skips where it is out of reach."""
+    with tarfile.open(npm_package(*AXE)) as files:
+        member = files.extractfile("package/axe.min.js")
+        assert member is not None
+        return member.read().decode()
 
 
 def until(page: Any, condition: str) -> None:

@@ -103,7 +103,7 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     ],
 )
 def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
-    with pytest.raises(anthropic.NotFoundError, match="no such endpoint"):
+    with pytest.raises(anthropic.NotFoundError, match="unknown endpoint"):
         verb(client)
 
 

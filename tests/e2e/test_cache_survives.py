@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import Server, serving
+from tests.tiny_models import TinyModel, write_tiny_model
 from tests.waiting import BOUND_S, wait_until
 
 PROMPT = "The same long question about the same long text. " * 20
@@ -67,6 +68,24 @@ def test_a_conversation_outlives_its_server(tmp_path: Path, is_killed: bool) -> 
         again, num_cached = ask(server)
         assert again == first
         assert num_cached >= len(PROMPT) - 32
+
+
+def test_the_state_of_a_hybrid_outlives_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values are kept in blocks, as of other models, and states where prompts may go on."""
+    monkeypatch.setenv("STOKER_BACKEND", "native")
+    heads = ((4, 0), (4, 2), (4, 0))
+    model = TinyModel(architecture="lfm2", type="Q8_0", num_layers=3, layer_heads=heads, has_head=False)
+    path = write_tiny_model(tmp_path / "m.gguf", model)
+    arguments = (str(path), "--ctx-size", "2048", "--cache-dir", str(tmp_path / "kept"))
+    with serving(*arguments, log=tmp_path / "first") as server:
+        first, num_cached = ask(server)
+        assert num_cached == 0
+        wait_until_kept(tmp_path / "kept")
+    with serving(*arguments, log=tmp_path / "second") as server:
+        wait_until_read(server)
+        again, num_cached = ask(server)
+        assert again == first
+        assert num_cached >= len(PROMPT) - 64
 
 
 def test_two_servers_share_a_folder(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_bad_model_files_are_named(smollm2_path: Path, tmp_path: Path) -> None:
         ([], b"\xff\xfe", 2, "not valid UTF-8"),
         (["--backend", "onnx", "Hi"], b"", 3, "is a GGUF file, and the backend `onnx` runs ONNX folders"),
         (["--no-such-option", "Hi"], b"", 2, "--no-such-option"),
-        (["--parallel", "300", "Hi"], b"", 2, "--parallel 300 is too much"),
+        (["--parallel", "300", "Hi"], b"", 2, "--parallel 300 is too high"),
     ],
 )
 def test_bad_input_has_a_clear_error_and_a_code(

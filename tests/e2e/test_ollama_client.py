@@ -124,7 +124,7 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     ],
 )
 def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
-    with pytest.raises(ollama.ResponseError, match="no such endpoint") as unknown:
+    with pytest.raises(ollama.ResponseError, match="unknown endpoint") as unknown:
         verb(client)
     assert unknown.value.status_code == 404
 

@@ -146,7 +146,7 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     ],
 )
 def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
-    with pytest.raises(openai.NotFoundError, match="no such endpoint") as unknown:
+    with pytest.raises(openai.NotFoundError, match="unknown endpoint") as unknown:
         verb(client)
     assert unknown.value.code == "not_found"
 

@@ -8,7 +8,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, say, serving, until
+from tests.e2e.browser import NEEDS_BROWSER, answered, say, serving, take_in, until
 from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
@@ -85,7 +85,7 @@ def test_versions_of_messages_are_siblings(page: Any, address: str):
     say(page, "Write a poem.")
     answered(page)
     log.get_by_label("You").get_by_role("button", name="Edit").click()
-    page.get_by_label("Edited message").fill("Another poem.")
+    page.get_by_label("Edited text").fill("Another poem.")
     page.get_by_role("button", name="Send again").click()
     log.get_by_text("Another poem.").wait_for()
     answered(page)
@@ -378,3 +378,66 @@ def test_two_tabs_with_six_streams(context: Any, address: str):
             listed.get_by_role("button", name=f"Write for a while, {number}.", exact=True).first.click()
             answered(tab)
             chats(tab)
+
+
+def test_an_answer_that_a_person_has_changed_is_written_on(page: Any, address: str):
+    page.goto(address)
+    say(page, "Write a poem.")
+    answered(page)
+    page.get_by_label("Model", exact=True).and_(page.locator("article")).get_by_role("button", name="Edit").click()
+    page.get_by_label("Edited text").fill("It begins so")
+    page.get_by_role("button", name="Save", exact=True).click()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.get_by_role("button", name="Continue").click()
+    body = asked.value.post_data_json
+    assert body["continue_final_message"] is True
+    assert body["messages"][-1] == {"role": "assistant", "content": "It begins so"}
+    answered(page)
+
+
+def test_reasoning_in_the_text_of_an_older_server_is_folded(page: Any, address: str):
+    page.goto(address)
+    nodes = {
+        "a": {"id": "a", "parent": "", "role": "user", "content": "Why?"},
+        "b": {"id": "b", "parent": "a", "role": "assistant", "content": "<think>\nBecause it is.\n</think>\n\nSo."},
+    }
+    take_in(page, [{"title": "Old", "updated": 1, "nodes": nodes, "leaf": "b"}])
+    page.get_by_role("log").get_by_text("So.").wait_for()
+    assert page.get_by_role("log").get_by_text("<think>").count() == 0
+    page.get_by_text("Reasoning").click()
+    page.get_by_text("Because it is.").wait_for()
+
+
+MODELS = [
+    {"id": name, "status": {"value": "loaded"}, "capabilities": ["completion"], "max_model_len": 1000}
+    for name in ("one", "two")
+]
+MODELS.append({"id": "vectors", "status": {"value": "loaded"}, "capabilities": ["embedding"]})
+
+
+def test_models_are_compared_and_adapters_are_weighed(page: Any, address: str):
+    page.route("**/v1/models", lambda route: route.fulfill(json={"data": MODELS}))
+    page.route("**/lora-adapters?*", lambda route: route.fulfill(json=[{"id": 0, "name": "sql", "scale": 0.5}]))
+    page.goto(address)
+    page.get_by_label("Answers").select_option("Each model")
+    assert page.get_by_role("combobox", name="Model").locator("option").all_inner_texts() == ["one", "two"]
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("sql").fill("0.25")
+    page.get_by_role("button", name="Save", exact=True).click()
+    sent: list[Any] = []
+    page.on("request", lambda request: sent.append(request) if request.url.endswith("/chat/completions") else None)
+    say(page, "Write a poem.")
+    page.get_by_role("button", name="Use answer 2").wait_for()
+    bodies = [request.post_data_json for request in sent]
+    assert sorted(body["model"] for body in bodies) == ["one", "two"]
+    assert all(body["lora"] == [{"name": "sql", "scale": 0.25}] for body in bodies)
+
+
+def test_the_request_is_shown_as_json(page: Any, address: str):
+    page.goto(address)
+    page.get_by_role("textbox", name="Message").wait_for()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("System prompt").fill("Be brief.")
+    page.get_by_text("Tools and request").click()
+    page.get_by_text("Request as JSON").click()
+    page.get_by_text('"content": "Be brief."').wait_for()

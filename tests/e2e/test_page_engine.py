@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.browser import NEEDS_BROWSER, say, until
+from tests.e2e.browser import NEEDS_BROWSER, answered, say, serving, until
 from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
@@ -73,3 +73,76 @@ def test_own_requests_are_marked_with_their_chat(context: Any, address: str):
     page.get_by_role("link", name="Engine").click()
     page.get_by_role("link", name="you · Write at length.").click()
     page.get_by_role("button", name="Stop").click()
+
+
+def test_each_token_is_linked_to_the_step_that_made_it(page: Any, address: str):
+    page.goto(f"{address}#engine")
+    page.get_by_role("img", name="KV pool").wait_for()
+    page.get_by_role("link", name="Engine").click()
+    say(page, "Write a poem.")
+    answered(page)
+    page.get_by_role("button", name="Tokens").click()
+    dialog = page.get_by_role("dialog", name="Tokens")
+    tokens = dialog.locator("button.token")
+    tokens.first.wait_for()
+    dialog.get_by_label("Color by").select_option("step")
+    assert dialog.locator("button.token.m1").count() > 5
+    tokens.nth(2).click()
+    dialog.get_by_text(re.compile(r"Made in step \d+")).wait_for()
+    dialog.get_by_role("link", name="Show the step").click()
+    page.get_by_role("group", name="Time").wait_for()
+    until(page, "document.querySelectorAll('.bar.chosen').length === 1")
+    page.get_by_role("region", name="Steps").get_by_text("As a table").click()
+    assert page.get_by_role("region", name="Steps").get_by_role("row").count() == 21, "the newest, and a head"
+
+
+def test_a_long_prompt_beside_a_stream_is_shown_with_the_longest_gap(page: Any, address: str):
+    page.goto(f"{address}#engine")
+    page.get_by_role("button", name="Send a long prompt").click()
+    page.get_by_text(re.compile(r"the stream went on: .* ms at most")).wait_for()
+
+
+def test_the_engine_stands_beside_the_chat(browser: Any, address: str):
+    context = browser.new_context(viewport={"width": 1400, "height": 800})
+    page = context.new_page()
+    page.goto(f"{address}#engine")
+    page.get_by_role("button", name="Beside the chat").click()
+    say(page, "Write for a while.")
+    page.get_by_role("link", name="you · Write for a while.").wait_for()
+    assert page.get_by_role("log").is_visible()
+    context.close()
+
+
+UNLOAD = """{method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"model": "scripted"}'}"""
+
+
+def test_models_that_come_and_go_are_moments(page: Any, tmp_path: Path):
+    with serving(tmp_path) as address:
+        page.goto(f"{address}#engine")
+        page.get_by_role("img", name="KV pool").wait_for()
+        page.evaluate(f"fetch('models/unload', {UNLOAD})")
+        page.get_by_role("alert").get_by_text("unloaded").wait_for()
+        page.get_by_role("button", name="Models").click()
+        page.get_by_role("button", name="Load scripted", exact=True).click()
+        page.get_by_role("button", name="Unload scripted").wait_for()
+        page.get_by_role("button", name="Close").click()
+        moments = page.get_by_role("region", name="Moments")
+        moments.get_by_text("unloaded", exact=True).wait_for()
+        moments.get_by_text("loaded", exact=True).wait_for()
+
+
+def test_two_tabs_share_one_stream_and_the_second_goes_on_when_the_first_is_closed(context: Any, address: str):
+    streams: list[Any] = []
+    context.on("request", lambda request: streams.append(request) if "engine/events" in request.url else None)
+    first, second = context.new_page(), context.new_page()
+    for tab in (first, second):
+        tab.goto(f"{address}#engine")
+        tab.get_by_role("img", name="KV pool").wait_for()
+    assert len(streams) == 1
+    first.get_by_role("button", name="Send 8 prompts").click()
+    until(second, IS_TREE_DRAWN)
+    first.close()
+    until(second, "import('./ui/engine/stream.js').then((stream) => stream.isLeading.value)")
+    second.get_by_role("button", name="Send 8 prompts").click()
+    second.get_by_text("8 answers. Of").wait_for()
+    assert len(streams) == 2

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, axe_source, say, serving, until
+from tests.e2e.browser import NEEDS_BROWSER, answered, axe_source, say, serving, take_in, until
 from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
@@ -118,6 +117,9 @@ def test_it_works_on_plain_http_in_a_lan(page: Any, tmp_path: Path):
         say(page, "Write a poem.")
         answered(page)
         page.get_by_role("button", name="Copy code").click()
+        page.get_by_role("link", name="Engine").click()
+        page.get_by_role("img", name="KV pool").wait_for()
+        until(page, "import('./ui/engine/stream.js').then((stream) => stream.isLeading.value)")
 
 
 def test_hostile_markdown_neither_runs_nor_sends_anything(page: Any, address: str):
@@ -127,12 +129,7 @@ def test_hostile_markdown_neither_runs_nor_sends_anything(page: Any, address: st
         for at, text in enumerate(HOSTILE)
     }
     chat = {"title": "Hostile", "updated": 1, "nodes": nodes, "leaf": f"n{len(HOSTILE) - 1}"}
-    page.get_by_role("button", name="Chats", exact=True).click()
-    content = json.dumps({"stoker": 1, "chats": [chat]}).encode()
-    page.get_by_label("Import chats").set_input_files(
-        {"name": "h.json", "mimeType": "application/json", "buffer": content}
-    )
-    page.get_by_text("1 chat was imported.").wait_for()
+    take_in(page, [chat])
     page.get_by_role("log").get_by_text("deep").wait_for()
     page.get_by_role("log").get_by_text("click").click(force=True)
     left = page.evaluate(
@@ -143,7 +140,23 @@ def test_hostile_markdown_neither_runs_nor_sends_anything(page: Any, address: st
     assert page.evaluate("window.hit") is None
 
 
+TYPE = """async () => {
+  const area = document.querySelector('[aria-label=Message]');
+  const changes = new MutationObserver(() => {});
+  const all = { subtree: true, childList: true, attributes: true, characterData: true };
+  changes.observe(document.querySelector('[role=log]'), all);
+  for (let at = 0; at < 20; at += 1) {
+    area.value += 'x';
+    area.dispatchEvent(new InputEvent('input', { bubbles: true }));
+    area.getBoundingClientRect();
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  return changes.takeRecords().length;
+}"""
+
+
 def test_typing_is_quick_beside_500_messages(page: Any, address: str):
+    """A key stroke draws no message anew, and takes less than 50 ms of the processor's time, however busy that is."""
     page.goto(address)
     text = "Some **bold** words and `code`. " * 60
     nodes = {
@@ -155,26 +168,126 @@ def test_typing_is_quick_beside_500_messages(page: Any, address: str):
         }
         for at in range(500)
     }
-    content = json.dumps(
-        {"stoker": 1, "chats": [{"title": "Long", "updated": 1, "nodes": nodes, "leaf": "n499"}]}
-    ).encode()
-    page.get_by_role("button", name="Chats", exact=True).click()
-    page.get_by_label("Import chats").set_input_files(
-        {"name": "l.json", "mimeType": "application/json", "buffer": content}
+    take_in(page, [{"title": "Long", "updated": 1, "nodes": nodes, "leaf": "n499"}])
+    log = page.get_by_role("log")
+    until(page, "document.querySelectorAll('article').length === 100")
+    log.get_by_text("400 messages are earlier").wait_for()
+    for number in (200, 300, 400, 500):
+        log.get_by_role("button", name="Show 100 earlier").click()
+        until(page, f"document.querySelectorAll('article').length === {number}")
+    assert log.get_by_role("button", name="earlier").count() == 0
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before = seconds(session)
+    assert page.evaluate(TYPE) == 0, "no message is drawn anew"
+    assert (seconds(session) - before) / 20 < 0.05
+
+
+def seconds(session: Any) -> float:
+    """Time of the processor that the tasks of the page have taken."""
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return next(each["value"] for each in metrics if each["name"] == "TaskDuration")
+
+
+def test_what_is_earlier_comes_when_asked_for_and_what_is_read_stays_in_place(page: Any, address: str):
+    page.goto(address)
+    nodes = {
+        f"n{at}": {"id": f"n{at}", "parent": f"n{at - 1}" if at else "", "role": "user", "content": f"message {at}."}
+        for at in range(230)
+    }
+    take_in(page, [{"title": "Long", "updated": 1, "nodes": nodes, "leaf": "n229"}])
+    log = page.get_by_role("log")
+    log.get_by_text("message 229.").wait_for()
+    log.get_by_role("button", name="Show 100 earlier").scroll_into_view_if_needed()
+    place = "document.querySelector('[data-id=n130]').getBoundingClientRect().top"
+    before = page.evaluate(place)
+    log.get_by_role("button", name="Show 100 earlier").click()
+    until(page, "document.querySelector('[data-id=n30]') !== null")
+    until(page, f"Math.abs({place} - {before}) < 80")
+
+
+def test_a_screen_reader_is_told_whole_sentences(page: Any, address: str):
+    """They stand in the page once only: the place for screen readers is closed to everything else."""
+    page.goto(address)
+    say(page, "Write a poem.")
+    answered(page)
+    assert page.get_by_text("for $5 or $6.").count() == 1
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    live = [each for each in nodes if _property(each, "live") == "polite" and not each.get("ignored")]
+    assert live, "there is a place for announcements"
+    assert page.get_by_role("log").get_attribute("aria-live") == "off"
+
+
+def _property(node: Any, name: str) -> Any:
+    return next((each["value"].get("value") for each in node.get("properties", ()) if each["name"] == name), None)
+
+
+def test_markdown_that_grows_is_read_as_the_whole_would_be(page: Any, address: str):
+    page.goto(address)
+    text = (
+        "# A\n\nsome *text*\n- a\n- b\n\n  more\n\n> quote\nlazy\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```js\nlet a;\n"
+        "\n```\nend\n\n<b>x</b>\n\n1. one\n\n2. two\n\n$$x^2$$\n\nlast [a][b]\n\n[b]: /x\n"
     )
-    page.get_by_text("1 chat was imported.").wait_for()
-    until(page, "document.querySelectorAll('article').length === 500")
-    quickest = page.evaluate("""async () => {
-      const area = document.querySelector('[aria-label=Message]');
-      const times = [];
-      for (let at = 0; at < 15; at += 1) {
-        const began = performance.now();
-        area.value += 'x';
-        area.dispatchEvent(new InputEvent('input', { bubbles: true }));
-        area.getBoundingClientRect();
-        times.push(performance.now() - began);
-        await new Promise((resolve) => setTimeout(resolve));
-      }
-      return Math.min(...times);
-    }""")
-    assert quickest < 50, "the quickest of many: a busy machine is no fault of the page"
+    differs = page.evaluate(
+        """async (text) => {
+          const { readOn } = await import('./ui/text/markdown.js');
+          const fresh = () => ({ text: '', blocks: [], isRead: true });
+          let before = fresh();
+          for (let at = 1; at <= text.length; at += 1) {
+            before = readOn(before, text.slice(0, at));
+            const [grown, whole] = [before, readOn(fresh(), text.slice(0, at))]
+              .map(({ blocks }) => JSON.stringify(blocks.map(({ type, raw }) => [type, raw])));
+            if (grown !== whole) return [text.slice(0, at), grown, whole];
+          }
+          return null;
+        }""",
+        text,
+    )
+    assert differs is None
+
+
+@pytest.mark.parametrize("language", ["de", "pseudo"])
+def test_every_word_is_translated_and_longer_words_fit(page: Any, address: str, language: str):
+    page.add_init_script(f"localStorage.setItem('stoker.language', '{language}')")
+    page.goto(address)
+    textbox = page.get_by_role("textbox").first
+    textbox.wait_for()
+    textbox.fill("Write a poem.")
+    textbox.press("Enter")
+    page.locator(".acts .act[data-act=regenerate]").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if language == "pseudo":
+        assert page.evaluate(UNTRANSLATED) == []
+        page.goto(f"{address}#engine")
+        page.locator(".icicle").wait_for()
+        assert page.evaluate(UNTRANSLATED) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    else:
+        assert page.evaluate("document.documentElement.lang") == "de"
+        page.get_by_role("button", name="Einstellungen").wait_for()
+
+
+UNTRANSLATED = """() => {
+  const own = /^(Stoker|scripted|poem|−.*|×?\\d.*|[‹›×?·–]|\\d+\\/\\d+|\\W*)$/;
+  const wordsOf = (each) => [each.getAttribute('aria-label'), each.title,
+    ...[...each.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE).map(({ data }) => data)];
+  const all = 'button, label, summary, th, h2, h3, dt, .hint, .note, .legend';
+  const words = [...document.querySelectorAll(all)].flatMap(wordsOf).map((word) => (word ?? '').trim());
+  return words.filter((word) => word && !word.includes('⟦') && !own.test(word) && !word.includes('poem'));
+}"""
+
+
+def test_high_contrast_shows_what_color_says(browser: Any, address: str):
+    context = browser.new_context(forced_colors="active", viewport={"width": 1000, "height": 700})
+    page = context.new_page()
+    page.set_default_timeout(40_000)
+    page.goto(f"{address}#engine")
+    page.get_by_role("img", name="KV pool").wait_for()
+    outlined = "getComputedStyle(document.querySelector('.icicle rect')).stroke !== 'none'"
+    assert page.evaluate(outlined)
+    page.get_by_role("link", name="Engine").click()
+    say(page, "Write a poem.")
+    answered(page)
+    assert page.evaluate("getComputedStyle(document.querySelector('.composer .box')).borderStyle") == "solid"
+    context.close()

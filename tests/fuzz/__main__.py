@@ -7,6 +7,8 @@ Cases run in a process of their own, so that one that crashes, hangs or eats the
     header        numbers and names of a model's file, and how long it is
     weights       its tensors' bytes: scales that are infinite or no number, half a file of ones
     rope          what it says about rotations, with tensors of the wrong length and type
+    family        experts, states, lists of layers and latent keys that are not what the tensors are; and damage
+    encoder       likewise, of models that embed
     lora          an adapter, header and values
     vocabulary    a tokenizer's lists: merges of nothing, too few scores, the same token twice, types that are none
     template      a chat template that loops, nests, or makes huge texts
@@ -30,6 +32,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stoker.errors import ModelError, StokerError, TemplateError
+from tests.fuzz.families import encoder_case, family_case
 from tests.fuzz.model_files import header_case, lora_case, rope_case, weights_case
 from tests.fuzz.templates import template_case
 from tests.fuzz.vocabularies import vocabulary_case
@@ -46,6 +49,8 @@ CASES: dict[str, Case] = {
     "header": header_case,
     "weights": weights_case,
     "rope": rope_case,
+    "family": family_case,
+    "encoder": encoder_case,
     "lora": lora_case,
     "vocabulary": vocabulary_case,
     "template": template_case,

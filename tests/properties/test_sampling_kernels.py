@@ -259,6 +259,25 @@ def test_penalties_follow_the_history_as_numpy_s_do(
         edit.push(int(edited.argmax()))
 
 
+@pytest.mark.parametrize("has_maxima", [False, True])
+def test_nothing_of_one_mask_is_left_for_the_next(has_maxima: bool) -> None:
+    """Blocks of 64 tokens that a mask allows as a whole, in part, or not at all, in any order of masks."""
+    rng = np.random.default_rng(1)
+    sampler, n = _native.RowSampler(), 200
+    for _ in range(200):
+        shares = rng.choice([0.0, 0.02, 0.5, 1.0], size=4)
+        allowed = rng.random(256) < np.repeat(shares, 64)
+        allowed[n:] = False
+        logits = rng.standard_normal((1, n)).astype(np.float32)
+        masked = np.where(allowed[:n], logits, -inf).astype(np.float32)
+        words = np.packbits(allowed, bitorder="little").view(np.uint32)
+        maxima = maxima_of(logits) if has_maxima else None
+        row = open_row(n, biases=[(0, 1.0), (n - 1, 1.0)])
+        masked[0, [0, n - 1]] += 1
+        found = sampler.choose(logits, [row], maxima, [words])
+        assert found == [int(masked.argmax()) if allowed.any() else -1]
+
+
 def test_each_row_must_be_compiled_for_it() -> None:
     rows, one = np.zeros((2, 65), dtype=np.float32), open_row(65)
     with pytest.raises(ValueError, match="needs to be compiled"):

@@ -28,7 +28,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Patch] = {}
 DISK_BUGS: dict[str, Patch] = {}
 SEEDS = range(8)
-RANGES, STATES = ALL_TRAITS[0], ALL_TRAITS[3]
+RANGES, STATES, APART = ALL_TRAITS[0], ALL_TRAITS[3], ALL_TRAITS[-1]
 
 
 def bug(patch: Patch) -> Patch:
@@ -105,6 +105,12 @@ def a_state_is_exported_later_than_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @bug
+def a_block_that_is_missing_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.core.portions._num_leading", lambda keys, is_there: len(keys))
+    monkeypatch.setattr(Transfers, "_import", lambda self, transfer: True)
+
+
+@bug
 def an_import_that_failed_counts_as_made(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Transfers._import
 
@@ -156,8 +162,9 @@ def memory_gives_another_block(monkeypatch: pytest.MonkeyPatch) -> None:
 def the_stop_for_a_state_is_overlooked_in_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Scheduler._note_import
 
-    def note_import(self: Scheduler, sequence, length):
-        original(self, sequence, length + 1)
+    def note_import(self: Scheduler, slot):
+        original(self, slot)
+        self._population.running[slot].num_computed += 1
 
     monkeypatch.setattr(Scheduler, "_note_import", note_import)
 
@@ -194,7 +201,7 @@ def damage_on_the_disk_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def is_caught() -> bool:
     try:
         for seed in SEEDS:
-            for traits in (RANGES, STATES):
+            for traits in (RANGES, STATES, APART):
                 check_conversations(seed, traits)
     except (AssertionError, LookupError, ValueError, TypeError):
         return True

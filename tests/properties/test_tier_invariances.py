@@ -210,13 +210,13 @@ class FaultyPort:
         self._backend = backend
         self._rng = rng
 
-    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory, **more: bool) -> KVBytes:
         self._refuse()
-        return self._backend.export_kv(slot, start, end, take)
+        return self._backend.export_kv(slot, start, end, take, **more)
 
-    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes, **more: bool) -> None:
         self._refuse()
-        self._backend.import_kv(slot, start, end, state)
+        self._backend.import_kv(slot, start, end, state, **more)
 
     def expect_kv(self, num_bytes: int) -> None:
         self._backend.expect_kv(num_bytes)

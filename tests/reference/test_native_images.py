@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stoker.backends.llama import LlamaBackend, LlamaOptions
 from stoker.backends.llama.native import library
 from stoker.backends.llama.projector import MtmdProjector, Pixels, Rows
-from stoker.core.batch import Batch, Chunk, Truncate
+from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
 from stoker.core.media import PlacedSpan, Span
 from stoker.core.params import BUILT_IN
 from stoker.core.request import Request
@@ -58,6 +58,48 @@ def test_logits_behind_an_image_are_those_of_libllama(kind: str, tmp_path: Path)
     assert np.abs(found - expected).max() < 0.02 * scale
 
 
+def test_rows_that_a_model_rotates_by_their_places_are_computed_by_libllama_too(tmp_path: Path):
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS["qwen2vl_merger"])
+    options = LlamaOptions(context_size=256, kv_tokens=512, threads=1, rotates_by_places=True)
+    with LlamaBackend(path, options) as backend:
+        assert (backend.info.traits.can_truncate, backend.info.traits.copies_whole) == (False, True)
+        mmproj = write_projector(tmp_path / "mm.gguf", backend.row_width, kind="qwen2vl_merger")
+        projector = MtmdProjector(path, mmproj, threads=1)
+        width, height = SIZES["qwen2vl_merger"]
+        data = np.random.default_rng(1).integers(0, 256, 3 * width * height, dtype=np.uint8).tobytes()
+        pixels = Pixels("image", width, height, data)
+        part = next(part for part in projector.layout(pixels) if isinstance(part, Rows))
+        rows = projector.encode(pixels, 0, b"key")
+        expected = libllama_rows(path, projector, pixels, rows)
+        projector.close()
+        span = Span(b"key", part.length, "image", part.grid)
+        assert span.num_positions < span.length
+        backend.hold_rows(b"key", rows)
+        whole = chunk_of(span)
+        end, behind = len(whole.entries), len(BEFORE) + span.length
+        alone = backend.forward(Batch(0, (whole,))).copy()
+        beside = Chunk(3, 0, (20, 30, 40), 3)
+        text = backend.forward(Batch(1, (beside,))).copy()
+        together = backend.forward(Batch(2, (whole._replace(slot=2), beside), ops=(Truncate(3, 0),))).copy()
+        starts = [0, 3, len(BEFORE) + 2, len(BEFORE) + span.length // 2, behind, end - 1]
+        cut = [backend.forward(Batch(3, (chunk,))).copy() for chunk in in_parts(span, 5, starts)]
+        # What a slot holds is copied, and taken out and put back, before it goes on.
+        front = in_parts(span, 6, [0, end - 2])
+        backend.forward(Batch(4, (front[0],)))
+        copied = backend.forward(Batch(5, (front[1]._replace(slot=7),), ops=(CopyPrefix(6, 7, end - 2),))).copy()
+        state = backend.export_kv(6, 0, end - 2)
+        backend.forward(Batch(6, (), ops=(Truncate(6, 0),)))
+        backend.import_kv(6, 0, end - 2, state)
+        assert len(backend.export_kv(6, 0, end - 2)) == len(state)
+        restored = backend.forward(Batch(7, (front[1],))).copy()
+    scale = np.abs(expected).max()
+    for found in (alone, together[:-3], np.concatenate(cut)[-len(BEHIND) :]):
+        assert np.abs(found - expected).max() < 0.02 * scale
+    for found in (copied, restored):
+        assert np.abs(found - expected[-2:]).max() < 0.02 * scale
+    assert np.abs(together[-3:] - text).max() < 0.02 * scale
+
+
 @pytest.mark.parametrize("kind", ["mlp", "idefics3", "gemma3"])
 def test_libllama_computes_rows_among_the_chunks_of_other_sequences(kind: str, tmp_path: Path):
     path = write_tiny_model(tmp_path / "m.gguf", MODELS[kind])
@@ -95,7 +137,15 @@ def in_parts(span: Span, slot: int, starts: list[int]) -> list[Chunk]:
     sequence = sequence_of(span)
     entries = sequence.request.prompt
     return [
-        Chunk(slot, start, entries[start:end], end - start, (), sequence.row_pieces(start, end))
+        Chunk(
+            slot,
+            start,
+            entries[start:end],
+            end - start,
+            (),
+            sequence.row_pieces(start, end),
+            sequence.shift_at(start),
+        )
         for start, end in pairwise([*starts, len(entries)])
     ]
 
@@ -184,6 +234,9 @@ def test_parts_of_rows_are_added_behind_the_first_layers_as_libllama_does(
         without = backend.forward(Batch(2, (whole._replace(slot=2),))).copy()
     expected = libllama_deep_rows(path, rows, (columns, lines))[-num_behind:]
     scale = np.abs(expected).max()
+    with LlamaBackend(path, LlamaOptions(context_size=256, kv_tokens=512, threads=1, rotates_by_places=True)) as llama:
+        llama.hold_rows(b"key", rows)
+        assert np.abs(llama.forward(Batch(0, (whole,))) - expected).max() < 0.02 * scale
     assert np.abs(found - expected).max() < 0.02 * scale
     assert np.array_equal(cut[-num_behind:], found)
     assert np.abs(without - expected).max() > 0.02 * scale, "the parts change something"

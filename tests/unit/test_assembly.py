@@ -81,7 +81,7 @@ def test_more_running_requests_than_slots_are_refused_and_the_model_is_freed(mon
     closed: list[ScriptedBackend] = []
     monkeypatch.setattr(ScriptedBackend, "close", lambda self: closed.append(self))
     monkeypatch.setattr("stoker.loading.loader._SLOTS_PER_RUNNING", 0)
-    with pytest.raises(ConfigError, match="--parallel 17 is too much: scripted can run at most 16"):
+    with pytest.raises(ConfigError, match="--parallel 17 is too high: scripted can run at most 16"):
         build_engine(EngineConfig(model="scripted", backend="scripted", parallel=17))
     assert len(closed) == 1
 
@@ -90,7 +90,9 @@ def test_drafts_are_refused_where_answers_would_depend_on_them(monkeypatch: pyte
     make_info = scripted.scripted_info
     changed = {"is_batch_invariant": False}
     monkeypatch.setattr("stoker.loading.scripted.scripted_info", lambda **sizes: replace(make_info(**sizes), **changed))
-    with pytest.raises(ConfigError, match="--max-draft 4: only the native executor guesses"):
+    with pytest.raises(
+        ConfigError, match="--max-draft 4: speculative decoding is available on the native backend only"
+    ):
         build_engine(EngineConfig(model="scripted", backend="scripted", max_draft=4))
     engine, _ = build_engine(EngineConfig(model="scripted", backend="scripted", max_draft=0))
     engine.close()

@@ -204,18 +204,18 @@ def test_every_sampling_parameter_is_a_setting() -> None:
 def test_a_home_that_nobody_has_is_named_wherever_it_stands(key: str, tmp_path: Path) -> None:
     section = next(name for name in ("engine", "server", "registry") if key in setting_keys(name))
     file = write(tmp_path / "a.toml", f"[{section}]\n{key} = '~no.such.user/x'\n")
-    with pytest.raises(ConfigError, match=f"`{key}`.*home folder that is not known"):
+    with pytest.raises(ConfigError, match=f"`{key}`.*home directory of an unknown user"):
         load_config(file=file, environ=NO_ENVIRONMENT)
-    with pytest.raises(ConfigError, match=f"STOKER_{key.upper()}: .*home folder"):
+    with pytest.raises(ConfigError, match=f"STOKER_{key.upper()}: .*home directory"):
         load_config(environ={f"STOKER_{key.upper()}": "~no.such.user/x"})
-    with pytest.raises(ConfigError, match=r"flag --.*home folder"):
+    with pytest.raises(ConfigError, match=r"flag --.*home directory"):
         load_config({key: "~no.such.user/x"}, environ=NO_ENVIRONMENT)
 
 
 def test_a_config_file_may_lie_in_no_such_home() -> None:
-    with pytest.raises(ConfigError, match=r"flag --config: .*home folder"):
+    with pytest.raises(ConfigError, match=r"flag --config: .*home directory"):
         load_config(file=Path("~no.such.user/a.toml"), environ=NO_ENVIRONMENT)
-    with pytest.raises(ConfigError, match=r"STOKER_CONFIG: .*home folder"):
+    with pytest.raises(ConfigError, match=r"STOKER_CONFIG: .*home directory"):
         load_config(environ={"STOKER_CONFIG": "~no.such.user/a.toml"})
 
 

@@ -109,7 +109,7 @@ def test_one_prompt_gives_one_completion(parrot: LLM) -> None:
 def test_models_and_answers_show_what_they_are(parrot: LLM) -> None:
     answer = parrot.generate("Hi")
     assert str(answer) == answer.text != ""
-    assert repr(parrot) == f"<LLM {parrot.card.name}>"
+    assert repr(parrot) == f"<LLM {parrot.card.name}, context size {parrot.card.context_size}, ready>"
 
 
 def test_a_list_gives_a_list_in_its_order(llm: LLM) -> None:
@@ -299,7 +299,7 @@ def test_texts_are_no_conversations(llm: LLM) -> None:
 def test_a_model_is_neither_pickled_nor_copied(llm: LLM) -> None:
     for model in (llm, AsyncLLM("scripted", backend="scripted")):
         for take in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="lives in one process"):
+            with pytest.raises(TypeError, match="belongs to one process"):
                 take(model)
 
 

@@ -240,8 +240,8 @@ def test_parameters_of_every_kind() -> None:
     ("tools", "complaint"),
     [
         ([5], r"`tools\[0\]` must be a function"),
-        ([lambda *values: values], r"parameters have names"),
-        ([lambda value, /: value], r"parameters have names"),
+        ([lambda *values: values], r"take named parameters"),
+        ([lambda value, /: value], r"take named parameters"),
         (weather, "must be a list"),
         ([DEFINITION, weather], "several tools called 'weather'"),
         ([{"type": "function"}], r"tools\[0\]\.function"),

@@ -18,6 +18,8 @@ PUBLIC = [
     "Completion",
     "Content",
     "EngineConfig",
+    "EngineStats",
+    "Health",
     "Message",
     "ModelCard",
     "PositionLogprobs",

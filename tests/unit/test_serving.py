@@ -335,7 +335,7 @@ def test_one_engine_or_several_replicas(caplog: pytest.LogCaptureFixture) -> Non
     assert isinstance(make("1-2", threads=2), ReplicatedRuntime)
     assert not caplog.messages
     make(3, threads=2)
-    assert caplog.messages == ["3 replicas of one thread each are more than the cores: they hold each other up"]
+    assert caplog.messages == ["3 replicas of one thread each are more than there are cores: they slow each other down"]
     with pytest.raises(ConfigError, match="use --kv-tokens 1024, or fewer replicas"):
         make(2, threads=2, ctx_size=512, kv_tokens=600)
 

@@ -45,24 +45,30 @@ class KVPort(Protocol):
     """What a backend whose traits say `can_export` offers besides: KV as bytes. Called between two forward passes.
 
     Which positions can be had: any `start … end-1` that a slot holds if the traits say `can_truncate`; otherwise only
-    `0 … end-1` where the slot holds exactly `end`. Bytes mean something only to a model with the same weights, the
-    same adapters and the same `ModelInfo.kv_format`, but there in any slot and in any process. Export and import copy;
-    neither may keep a reference, nor wait for anything but memory.
+    `0 … end-1` where the slot holds exactly `end`. With the trait `exports_apart`, whole blocks without a state too,
+    and what leads from such blocks to `end`, with the state. Bytes mean something only to a model with the same
+    weights, the same adapters and the same `ModelInfo.kv_format`, but there in any slot and in any process. Export and
+    import copy; neither may keep a reference, nor wait for anything but memory.
     """
 
-    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(
+        self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
+    ) -> KVBytes:
         """The KV of some positions of a slot, which stay as they are.
 
         Args:
             take: gives memory for the copy. A backend whose library brings its own need not ask.
+            has_state: with what the slot holds besides positions, if the traits say `exports_apart`.
 
         Raises:
             BackendError: it cannot be had; nothing has changed.
         """
         ...
 
-    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
         """Appends exported KV to a slot that holds `start` positions; it holds `end` afterwards.
+
+        Without the state that its model needs, the slot is of no use before an import that has it.
 
         Raises:
             BackendError: there is no room, or the bytes are not what `export_kv` gave for these positions; the slot

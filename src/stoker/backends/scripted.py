@@ -114,6 +114,8 @@ class ScriptedBackend:
         self._token_mix = np.arange(1, self._info.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self._drafted_from: dict[int, int] = {}
         """By slot where its last chunk has begun, if that was a draft."""
+        self._without_state: set[int] = set()
+        """Slots into which blocks were imported, and not yet what their model goes on from."""
         self.num_computed = 0
         """Entries computed since the start: shows what a cache hit really saved."""
         self.adapters: set[str] = set()
@@ -158,28 +160,34 @@ class ScriptedBackend:
         assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
         return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
 
-    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(
+        self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
+    ) -> KVBytes:
         """See `KVPort.export_kv`."""
-        self._check_portable(start)
+        self._check_portable(start, has_state=has_state)
         cells = self._slots[slot]
         assert 0 <= start < end <= len(cells), "export beyond the end"
-        assert self._can_cut(slot, end), "this model knows only its present state"
-        content = repr((start, [(cell.entry, cell.state) for cell in cells[start:end]])).encode()
+        assert not has_state or self._can_cut(slot, end), "this model knows only its present state"
+        assert not has_state or slot not in self._without_state, "there is no state"
+        before = cells[start - 1].state if start else 0
+        content = repr((start, has_state, before, [(cell.entry, cell.state) for cell in cells[start:end]])).encode()
         state = take(len(content))
         state[:] = content
         return state.toreadonly()
 
-    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
         """See `KVPort.import_kv`."""
-        self._check_portable(start)
+        self._check_portable(start, has_state=has_state)
         assert len(self._slots[slot]) == start, "a hole or an overlap"
         try:
-            first, cells = literal_eval(bytes(state).decode())
+            first, had_state, before, cells = literal_eval(bytes(state).decode())
         except (ValueError, SyntaxError) as error:
             raise BackendError(f"these bytes are not exported KV: {error}") from error
-        if first != start or len(cells) != end - start:
+        if first != start or len(cells) != end - start or had_state != has_state:
             raise BackendError(f"exported KV of other positions: {first} … {first + len(cells) - 1}")
+        assert before == (self._slots[slot][-1].state if start else 0), "exported KV of another text"
         self._slots[slot].extend(_Cell(*cell) for cell in cells)
+        (self._without_state.discard if has_state else self._without_state.add)(slot)
         assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
 
     def expect_kv(self, num_bytes: int) -> None:
@@ -208,11 +216,12 @@ class ScriptedBackend:
         """See `Backend.close`."""
         self.is_closed = True
 
-    def _check_portable(self, start: int) -> None:
+    def _check_portable(self, start: int, *, has_state: bool) -> None:
         assert not self.is_closed, "used after close"
         traits = self._info.traits
         assert traits.can_export, "export denied by the traits"
-        assert traits.can_truncate or start == 0, "a range of what cannot be cut"
+        assert has_state or traits.exports_apart, "a state is not apart"
+        assert traits.can_truncate or traits.exports_apart or start == 0, "a range of what cannot be cut"
 
     def _apply(self, op: CacheOp) -> None:
         traits = self._info.traits
@@ -221,6 +230,7 @@ class ScriptedBackend:
             assert op.source != op.target
             assert not self._slots[op.target], "copy into a slot that is not empty"
             present = len(self._slots[op.source])
+            assert op.source not in self._without_state, "there is no state to copy"
             assert 0 < op.length <= present, "copy beyond the end"
             assert op.length == present or not traits.copies_whole, "copy of a part denied by the traits"
             cells = self._slots[op.source][: op.length]
@@ -229,6 +239,8 @@ class ScriptedBackend:
             assert op.length <= len(self._slots[op.slot]), "truncate beyond the end"
             assert op.length == 0 or self._can_cut(op.slot, op.length), "truncate denied by the traits"
             self._slots[op.slot] = self._slots[op.slot][: op.length]
+            if op.length == 0:
+                self._without_state.discard(op.slot)
             if self._script is not None:
                 self._script.forget(op.slot)
 
@@ -240,6 +252,7 @@ class ScriptedBackend:
 
     def _compute(self, chunk: Chunk) -> list[NDArray[np.float32]]:
         cells = self._slots[chunk.slot]
+        assert chunk.slot not in self._without_state, "there is no state to go on from"
         assert chunk.entries, "an empty chunk"
         assert chunk.num_logits <= len(chunk.entries)
         assert chunk.start == len(cells), f"a hole or an overlap: slot has {len(cells)}, chunk starts at {chunk.start}"

@@ -39,6 +39,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of the server's process tree."""
     client_cpu_s: float | None = None
     """CPU time of the load generator itself."""
+    energy_j: float | None = None
+    """Energy of the machine's processors and memory, whatever used it."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""How much memory and CPU time a tree of processes takes, watched from outside while something is measured."""
+"""How much memory, CPU time and energy a tree of processes takes, watched from outside while something is measured."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from stoker.bench.energy import POWERCAP, EnergyMeter
 from stoker.bench.figures import Resources
 from stoker.lazy import lazy_module
 
@@ -30,17 +32,18 @@ class UsageMeter:
 
 
 @asynccontextmanager
-async def watching(pid: int | None) -> AsyncGenerator[UsageMeter]:
+async def watching(pid: int | None, *, powercap: Path = POWERCAP) -> AsyncGenerator[UsageMeter]:
     """Watches the tree below a process, and ourselves, until the block ends.
 
     Args:
-        pid: None = the server's processes are not known; then only our own CPU time is told.
+        pid: None = the server's processes are not known; then only our own CPU time is told, and the machine's energy.
+        powercap: where the kernel counts that.
     """
-    meter, own_cpu_s = UsageMeter(), time.process_time()
+    meter, own_cpu_s, energy = UsageMeter(), time.process_time(), EnergyMeter(powercap)
     root = None if pid is None else await asyncio.to_thread(_process, pid)
     if root is None:
         yield meter
-        meter.resources = Resources(client_cpu_s=time.process_time() - own_cpu_s)
+        meter.resources = Resources(client_cpu_s=time.process_time() - own_cpu_s, energy_j=energy.joules())
         return
     cpu_s = await asyncio.to_thread(_cpu_s, root)
     peak = _Peak(root)
@@ -51,7 +54,12 @@ async def watching(pid: int | None) -> AsyncGenerator[UsageMeter]:
         await peak.take()
         own_cpu_s = time.process_time() - own_cpu_s
         used_s = peak.cpu_s - cpu_s
-        meter.resources = Resources(peak_pss_bytes=peak.bytes or None, server_cpu_s=used_s, client_cpu_s=own_cpu_s)
+        meter.resources = Resources(
+            peak_pss_bytes=peak.bytes or None,
+            server_cpu_s=used_s,
+            client_cpu_s=own_cpu_s,
+            energy_j=energy.joules(),
+        )
     finally:
         sampling.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -64,7 +64,7 @@ class Target:
     def __post_init__(self) -> None:
         parts = self._parts()
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput(f"{self.url!r} is not a URL of a server: http://HOST:PORT is", parameter="url")
+            raise InvalidInput(f"{self.url!r} is not the URL of a server, such as http://HOST:PORT", parameter="url")
 
     @property
     def address(self) -> tuple[str, int]:

@@ -21,6 +21,8 @@ _REASONS = {
     "server": "it is not a server",
     "restart": "the server was not started here, so it cannot be restarted",
     "launch": "the server was not started here, so its start cannot be timed",
+    "first": "the server was not started here, or where it prepares files for later starts is not known",
+    "cold disk": "the files that the server reads are not known, or the system does not forget files",
     "offline": "there is no way to ask it without a server",
 }
 

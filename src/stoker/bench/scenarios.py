@@ -221,16 +221,36 @@ async def restart(turn: Turn) -> AsyncIterator[Measured]:
 
 async def cold(turn: Turn) -> AsyncIterator[Measured]:
     """From the start of the server's process to the first token of one request."""
-    job = turn.job(turn.prompts().text(turn.plan.prompt_tokens))
     await turn.server.stop()
+    yield await _until_first_token(turn)
+
+
+async def first_start(turn: Turn) -> AsyncIterator[Measured]:
+    """The same of a server that has never run with this model: what earlier starts have prepared is not there."""
+    await turn.server.stop()
+    yield await _until_first_token(turn, is_first=True)
+
+
+async def cold_disk(turn: Turn) -> AsyncIterator[Measured]:
+    """The same of a server that has run before, as after a restart of the machine: its files are read from the disk."""
+    await turn.server.start()
+    await turn.server.stop()
+    await asyncio.to_thread(turn.server.forget_files)
+    yield await _until_first_token(turn)
+
+
+async def _until_first_token(turn: Turn, *, is_first: bool = False) -> Measured:
+    job = turn.job(turn.prompts().text(turn.plan.prompt_tokens))
     began_s = turn.load.clock()
-    target = await turn.server.spawn()
+    target = await turn.server.spawn(is_first=is_first)
     async with watching(turn.server.pid) as usage:
         answer = await _first_answer(replace(turn.load, target=target, on_answer=None), job, turn.server)
     answer.sent_s = began_s
     if turn.load.on_answer is not None:
         turn.load.on_answer(answer)
-    yield Measured(1, [answer], usage.resources)
+    if is_first:
+        await turn.server.stop()  # what is prepared in this run goes with it
+    return Measured(1, [answer], usage.resources)
 
 
 async def _first_answer(load: Load, job: Job, server: Server) -> Answer:
@@ -328,6 +348,24 @@ SCENARIOS: dict[str, Scenario] = {
             about="from the start of the server's process to its first token",
             run=cold,
             needs="launch",
+            prompt_tokens=16,
+            output_tokens=8,
+            concurrency=(1,),
+        ),
+        Scenario(
+            name="first-start",
+            about="from the start of a server that has never run with this model to its first token",
+            run=first_start,
+            needs="first",
+            prompt_tokens=16,
+            output_tokens=8,
+            concurrency=(1,),
+        ),
+        Scenario(
+            name="cold-disk",
+            about="from the start of a server whose files no memory holds to its first token",
+            run=cold_disk,
+            needs="cold disk",
             prompt_tokens=16,
             output_tokens=8,
             concurrency=(1,),

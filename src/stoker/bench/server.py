@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
@@ -29,8 +30,9 @@ _LOG_LINES = 8
 """How much of a server's output is shown if it does not come up."""
 
 
-Ability: TypeAlias = Literal["server", "restart", "launch", "offline"]
-"""Answers over HTTP; can be stopped and started again; can be started while a clock runs; answers without a server."""
+Ability: TypeAlias = Literal["server", "restart", "launch", "first", "cold disk", "offline"]
+"""Answers over HTTP; can be stopped and started again; can be started while a clock runs; can be started as if for the
+first time; reads files that can be forgotten; answers without a server."""
 
 
 class Server(Protocol):
@@ -71,8 +73,16 @@ class Server(Protocol):
         """
         ...
 
-    async def spawn(self) -> Target:
-        """As `start`, but returns at once, from a process of its own. Only with the ability `launch`."""
+    async def spawn(self, *, is_first: bool = False) -> Target:
+        """As `start`, but returns at once, from a process of its own. Only with the ability `launch`.
+
+        Args:
+            is_first: the server finds nothing that an earlier start of it has prepared. Only with the ability `first`.
+        """
+        ...
+
+    def forget_files(self) -> None:
+        """Drops what the server reads from memory: it comes from the disk then. Only with the ability `cold disk`."""
         ...
 
     def check_alive(self) -> None:
@@ -108,9 +118,13 @@ class RunningServer:
             raise ModelNotLoaded(f"nothing answers at {self.target.url}")
         return self.target
 
-    async def spawn(self) -> Target:
+    async def spawn(self, *, is_first: bool = False) -> Target:
         """See `Server.spawn`."""
         raise AssertionError("it was not started here")
+
+    def forget_files(self) -> None:
+        """See `Server.forget_files`."""
+        raise AssertionError("its files are not known")
 
     def check_alive(self) -> None:
         """See `Server.check_alive`."""
@@ -129,6 +143,9 @@ class LaunchedServer:
         ready_path: answers 200 as soon as the server can answer.
         offline_command: see `Server.offline_command`.
         environment: added to ours.
+        prepared: the environment variable that names the folder of what a start prepares for later ones, and a folder
+            in which an empty one can be made.
+        files: what the server reads when it is started.
         start_timeout_s, stop_timeout_s: after that it has failed, or is killed.
     """
 
@@ -139,16 +156,21 @@ class LaunchedServer:
     model_name: str = ""
     offline_command: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    prepared: tuple[str, Path] | None = None
+    files: Callable[[], Sequence[Path]] | None = None
     start_timeout_s: float = 900.0
     stop_timeout_s: float = 60.0
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
     _guard: Guard | None = field(default=None, init=False)
     _log: Path | None = field(default=None, init=False)
+    _first: Path | None = field(default=None, init=False)
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        own: tuple[Ability, ...] = ("server", "restart", "launch")
-        return frozenset((*own, "offline") if self.offline_command else own)
+        found: set[Ability] = {"server", "restart", "launch"}
+        found |= {"first"} if self.prepared else set()
+        found |= {"cold disk"} if self.files and hasattr(os, "posix_fadvise") else set()
+        return frozenset(found | ({"offline"} if self.offline_command else set()))
 
     @property
     def pid(self) -> int | None:
@@ -167,9 +189,23 @@ class LaunchedServer:
             await asyncio.sleep(_POLL_S)
         return target
 
-    async def spawn(self) -> Target:
+    def forget_files(self) -> None:
+        """See `Server.forget_files`."""
+        assert self.files is not None
+        for path in self.files():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    async def spawn(self, *, is_first: bool = False) -> Target:
         """See `Server.spawn`."""
         await self.stop()
+        environment = {**os.environ, **self.environment}
+        if is_first:
+            assert self.prepared is not None
+            variable, folder = self.prepared
+            folder.mkdir(parents=True, exist_ok=True)
+            self._first = Path(tempfile.mkdtemp(prefix="first-start-", dir=folder))
+            environment[variable] = str(self._first)
         port = _free_port()
         self.target = replace(self.target, url=f"http://127.0.0.1:{port}")
         handle, path = tempfile.mkstemp(prefix="stoker-bench-", suffix=".log")
@@ -181,7 +217,7 @@ class LaunchedServer:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=handle,
                 stderr=handle,
-                env={**os.environ, **self.environment},
+                env=environment,
                 start_new_session=True,
             )
         except OSError as error:
@@ -210,6 +246,9 @@ class LaunchedServer:
             if self._log is not None:
                 self._log.unlink(missing_ok=True)
                 self._log = None
+            if self._first is not None:
+                shutil.rmtree(self._first, ignore_errors=True)
+                self._first = None
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         try:
@@ -244,7 +283,13 @@ class OfflineProgram:
         """See `Server.start`."""
         raise AssertionError("it is not a server")
 
-    spawn = start
+    async def spawn(self, *, is_first: bool = False) -> Target:
+        """See `Server.spawn`."""
+        raise AssertionError("it is not a server")
+
+    def forget_files(self) -> None:
+        """See `Server.forget_files`."""
+        raise AssertionError("it is not a server")
 
     def check_alive(self) -> None:
         """See `Server.check_alive`."""

@@ -43,6 +43,11 @@ def _times(seconds: float | None, factor: float) -> float | None:
     return None if seconds is None else seconds * factor
 
 
+def _energy_per_token(figures: Figures) -> float | None:
+    tokens = figures.output_tokens
+    return _times(figures.resources.energy_j, 1 / tokens) if tokens else None
+
+
 FIGURE_KINDS = (
     FigureKind("TTFT p50", "ms", lambda f: _times(f.ttft_p50_s, 1e3)),
     FigureKind("TTFT p95", "ms", lambda f: _times(f.ttft_p95_s, 1e3)),
@@ -56,6 +61,7 @@ FIGURE_KINDS = (
     FigureKind("resent cached", "%", lambda f: _times(f.resent_share, 100), "higher"),
     FigureKind("peak PSS", "MB", lambda f: _times(f.resources.peak_pss_bytes, 1e-6)),
     FigureKind("CPU", "s", lambda f: f.resources.server_cpu_s),
+    FigureKind("energy", "J/tok", _energy_per_token),
 )
 
 

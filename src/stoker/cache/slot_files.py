@@ -133,7 +133,7 @@ class SlotFiles:
                 self._fingerprint = self._identify()
             except OSError as error:
                 raise ModelError(
-                    f"it cannot be told of which model a slot is: {error}; load the model again"
+                    f"the model of this slot cannot be identified: {error}; load the model again"
                 ) from error
         return self._fingerprint
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from stoker.core.outline import GrammarText
 from stoker.errors import InvalidInput, UnsupportedParameter
 
 _LARK = "%llguidance"
+_LARK_START = re.compile(r"^[ \t]*[?!]?start\s*:", re.MULTILINE)
 
 
 def response_grammar(raw: Mapping[str, Any], where: str = "response_format") -> GrammarText | None:
@@ -86,8 +88,9 @@ def structured_grammar(raw: Mapping[str, Any], where: str = "structured_outputs"
 
 
 def written_grammar(text: str) -> GrammarText:
-    """A grammar as its text: GBNF, or Lark if it begins with `%llguidance`."""
-    return GrammarText(kind="lark" if text.lstrip().startswith(_LARK) else "gbnf", text=text)
+    """A grammar as its text: GBNF, or Lark if it begins with `%llguidance` or has rules as only Lark writes them."""
+    is_lark = text.lstrip().startswith(_LARK) or ("::=" not in text and _LARK_START.search(text) is not None)
+    return GrammarText(kind="lark" if is_lark else "gbnf", text=text)
 
 
 def choice_grammar(raw: object, where: str) -> GrammarText:

@@ -6,13 +6,18 @@ For a model, and for the grammar of its calls, such a tool is a function with on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from stoker.errors import InvalidInput
-from stoker.grammars.lark import regex_of_lark
-from stoker.grammars.raw_text import whole_pattern
+from stoker.lazy import lazy_module
 from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json
+
+if TYPE_CHECKING:
+    from stoker.grammars import lark, raw_text
+else:
+    lark = lazy_module("stoker.grammars.lark")  # for requests with such a grammar
+    raw_text = lazy_module("stoker.grammars.raw_text")
 
 _NOTATIONS = {"regex": "regular expression", "lark": "Lark grammar"}
 
@@ -66,7 +71,7 @@ def _grammar(raw: Mapping[str, Any], where: str) -> tuple[str, str]:
     if not isinstance(definition, str) or not definition:
         raise InvalidInput(f"`{where}`: `definition` is missing", parameter=f"{where}.definition")
     try:
-        pattern = whole_pattern(regex_of_lark(definition) if syntax == "lark" else definition)
+        pattern = raw_text.whole_pattern(lark.regex_of_lark(definition) if syntax == "lark" else definition)
     except InvalidInput as error:
         raise type(error)(f"`{where}`: {error}", parameter=f"{where}.definition") from None
     return f"Text that matches this {_NOTATIONS[syntax]}:\n{definition}", pattern

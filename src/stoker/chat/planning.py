@@ -82,6 +82,8 @@ class Conversation:
     messages: Sequence[Message]
     tools: Tools = NO_TOOLS
     thinking: Thinking = field(default_factory=Thinking)
+    reads_calls: bool = True
+    """False: tool calls are content, as the model writes them."""
     grammar: GrammarText | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -128,7 +130,8 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     if not (callables or reads_thinking or row.wrappers):
         outline = None if grammar is None else Outline(grammar=grammar, begun=_begun_content(asked))
         return Plan(prompt=prompt, outline=outline, media=media)
-    tokens = marker_tokens(row) & frozenset(model.card.marker_tokens)
+    read_row = row if asked.reads_calls else replace(row, calls=None)
+    tokens = marker_tokens(read_row) & frozenset(model.card.marker_tokens)
     span = _span(asked.thinking, row, opening, has_tools=bool(callables)) if reads_thinking else None
     outline = Outline(
         grammar=grammar,
@@ -140,8 +143,8 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     max_calls = asked.tools.choice.max_calls
     reader = partial(
         Reader,
-        row,
-        callables or None,
+        read_row,
+        (callables or None) if asked.reads_calls else None,
         tokens=tokens,
         opening=opening,
         max_calls=max_calls,

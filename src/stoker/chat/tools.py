@@ -217,6 +217,8 @@ def _allowed(raw: Mapping[str, Any], names: Sequence[str]) -> tuple[Mode, frozen
     if mode not in ("auto", "required"):
         raise InvalidInput("`tool_choice.mode` must be auto or required", parameter="tool_choice.mode")
     given = cast("list[Mapping[str, Any]]", inner.get("tools") or [])
+    if mode == "required" and not given:
+        raise InvalidInput("`tool_choice` requires a tool, but allows none", parameter="tool_choice.tools")
     return mode, _named([_chosen_name(tool) for tool in given], names)
 
 

@@ -30,18 +30,18 @@ _PER_PLACE = 2
 
 Input = Annotated[
     Path,
-    typer.Argument(metavar="IN", show_default=False, help="File of requests, one JSON object in each line."),
+    typer.Argument(metavar="IN", show_default=False, help="File of requests, one JSON object per line."),
 ]
 Output = Annotated[
     Path,
     typer.Option(
-        "--output", "-o", metavar="OUT", show_default=False, help="File of answers; one that is there is completed."
+        "--output", "-o", metavar="OUT", show_default=False, help="File of answers; an existing one is continued."
     ),
 ]
 ServedModel = Annotated[
     list[str] | None,
     typer.Option(
-        "--model", "-m", metavar="MODEL", show_default=False, help="Model to ask. [default: those that IN names]"
+        "--model", "-m", metavar="MODEL", show_default=False, help="Model to use. [default: the models that IN names]"
     ),
 ]
 

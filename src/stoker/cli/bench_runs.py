@@ -41,6 +41,8 @@ from stoker.cli.options import ENGINE, Flags
 from stoker.cli.report import ERROR, say
 from stoker.engine.config import EngineConfig
 from stoker.errors import InvalidInput
+from stoker.models.cache import PACKED_DIR, packed_dir
+from stoker.models.gguf import part_paths
 
 _ENDS = (signal.SIGTERM, *((signal.SIGHUP,) if sys.platform != "win32" else ()))
 _REDRAW_EVERY_S = 0.2
@@ -84,7 +86,7 @@ def compare_files(files: Sequence[Path]) -> None:
     if len(results) < len(files):
         raise InvalidInput("two of the files have the same name", parameter="files")
     if len(results) > 1:
-        say("note: these were not measured in turn; what the machine did beside may be part of the difference")
+        say("note: these were not measured in turn; other load on the machine may be part of the difference")
     together = joined(results)
     print_comparisons(compare(together))
     print_remarks(together)
@@ -143,7 +145,14 @@ def own_server(model: str, flags: Flags, engine: EngineConfig) -> Server:
         offline_command=[*program, "stoker.bench.offline", msgspec.json.encode(engine).decode()],
         target=replace(NOWHERE, **_target_fields(flags)),
         model_name=model,
+        prepared=(PACKED_DIR, packed_dir()),
+        files=lambda: [*_files_of(Path(engine.model_path)), *packed_dir().glob("*.stoker")],
     )
+
+
+def _files_of(model: Path) -> list[Path]:
+    """The parts of a GGUF model, or all files of a folder."""
+    return [path for path in model.rglob("*") if path.is_file()] if model.is_dir() else part_paths(model)
 
 
 def _named_url(text: str) -> tuple[str, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +15,7 @@ from stoker.cli.command import Command
 from stoker.cli.later import block_directory, model_cache
 from stoker.cli.options import ENGINE, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
-from stoker.cli.table import print_table
+from stoker.cli.table import AsJson, print_rows, size
 from stoker.errors import ConfigError
 
 cache = typer.Typer(
@@ -23,22 +24,27 @@ cache = typer.Typer(
 
 _FOLDER = {"kv_cache_dir": ENGINE["kv_cache_dir"]}
 _ID_LENGTH = 12
+_COLUMNS = {
+    "id": "ID",
+    "model": "MODEL",
+    "num_blocks": "BLOCKS",
+    "size_bytes": "SIZE",
+    "last_used": "LAST USED",
+    "kv_format": "FORMAT",
+}
 
 
 @cache.command(name="list", cls=Command, epilog=EXIT_CODES)
 @shared_options(_FOLDER)
-def list_(flags: Flags) -> None:
+def list_(flags: Flags, as_json: AsJson = False) -> None:
     """List the models with cached prefixes, and the disk space they use."""
-    directory = _directory(flags)
-    print_table(
-        ("ID", "MODEL", "BLOCKS", "SIZE", "LAST USED", "FORMAT"), [_row(directory, i) for i in directory.models()]
-    )
+    print_rows(_COLUMNS, _rows(_directory(flags)), is_json=as_json)
 
 
 @cache.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(_FOLDER)
 def check(flags: Flags) -> None:
-    """Read all cached blocks, remove damaged ones, and measure how fast the disk is read."""
+    """Read all cached blocks, and remove damaged ones. The read speed of the disk is printed."""
     directory = _directory(flags)
     num_blocks = num_bytes = 0
     began = time.perf_counter()
@@ -48,7 +54,7 @@ def check(flags: Flags) -> None:
             if fault:
                 say(f"removed {entry.path}: {fault}")
     seconds = time.perf_counter() - began
-    write(f"{num_blocks} blocks, {_size(num_bytes)}, {_size(round(num_bytes / seconds))} per second\n")
+    write(f"{num_blocks} blocks, {size(num_bytes)}, {size(num_bytes / seconds)} per second\n")
 
 
 @cache.command(cls=Command, epilog=EXIT_CODES)
@@ -65,9 +71,9 @@ def clear(
         i for i in directory.models() if model is None or i.startswith(model) or directory.described(i).name == model
     ]
     if model is not None and not chosen:
-        raise ConfigError(f"nothing is kept of {model!r}; see `stoker cache list`", key="model")
+        raise ConfigError(f"there are no cached prefixes of {model!r}; see `stoker cache list`", key="model")
     freed = sum(directory.clear(fingerprint) for fingerprint in chosen)
-    write(f"{_size(freed)} freed\n")
+    write(f"{size(freed)} freed\n")
 
 
 def _directory(flags: Flags) -> block_directory.BlockDirectory:
@@ -90,14 +96,16 @@ def _check_folder(folder: str) -> None:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}", key="kv_cache_dir") from error
 
 
-def _row(directory: block_directory.BlockDirectory, fingerprint: str) -> tuple[str, ...]:
-    blocks = list(directory.blocks(fingerprint))
-    model = directory.described(fingerprint)
-    used_at = max((block.used_at for block in blocks), default=0.0)
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(used_at)) if blocks else "-"
-    size = _size(sum(block.num_bytes for block in blocks))
-    return fingerprint[:_ID_LENGTH], model.name, str(len(blocks)), size, when, model.kv_format
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+def _rows(directory: block_directory.BlockDirectory) -> Iterator[dict[str, Any]]:
+    for fingerprint in directory.models():
+        blocks = list(directory.blocks(fingerprint))
+        model = directory.described(fingerprint)
+        used_at = max((block.used_at for block in blocks), default=0.0)
+        yield {
+            "id": fingerprint[:_ID_LENGTH],
+            "model": model.name,
+            "num_blocks": len(blocks),
+            "size_bytes": sum(block.num_bytes for block in blocks),
+            "last_used": time.strftime("%Y-%m-%d %H:%M", time.localtime(used_at)) if blocks else None,
+            "kv_format": model.kv_format,
+        }

@@ -13,7 +13,7 @@ from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_op
 from stoker.cli.reply_options import Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.talk import keyboard, saved
-from stoker.cli.talk.turns import Turns
+from stoker.cli.talk.turns import Turns, counted
 from stoker.cli.tool_rounds import MCP, ToolRounds, Yes, open_toolbox
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def converse(
     with closing(talk):
         say(f"{talk.llm.card.name}: /help lists commands, Ctrl-C stops the answer, Ctrl-D or /exit leaves")
         if continues:
-            say(f"(continued after {len(turns)} turns)")
+            say(f"(continued after {counted(len(turns))})")
         _hold(talk, is_private=is_private)
 
 

@@ -43,7 +43,7 @@ _COLUMNS = {
 }
 Fronts = Annotated[
     int,
-    typer.Option("--fronts", rich_help_panel=_PANEL, help="Number of processes that speak HTTP. Two for availability."),
+    typer.Option("--fronts", rich_help_panel=_PANEL, help="Number of HTTP server processes; two for availability."),
 ]
 Address = Annotated[
     str,
@@ -62,7 +62,7 @@ KVDir = Annotated[
         metavar="FOLDER",
         show_default=False,
         rich_help_panel=_PANEL,
-        help="Folder that all nodes see, in which they share KV cache. Same as --cache-dir.",
+        help="Shared folder through which nodes exchange KV cache; same as --cache-dir.",
     ),
 ]
 
@@ -71,7 +71,7 @@ KVEvents = Annotated[
     typer.Option(
         "--kv-events",
         rich_help_panel=_PANEL,
-        help="Replicas publish which blocks of KV they hold, in vLLM's form, for routers of other projects.",
+        help="Publish which KV cache blocks each replica holds, in vLLM's format, for other routers.",
     ),
 ]
 
@@ -86,10 +86,10 @@ def serve(
     kv_dir: KVDir = "",
     kv_events: KVEvents = False,
 ) -> None:
-    """Serve models on all machines of a Ray cluster, or on a Ray that is started here.
+    """Serve models on the machines of a Ray cluster.
 
-    Each model has --replicas engines, on any node. Ctrl-C lets running requests finish, and takes down what was
-    started.
+    Without --address, Ray is started on this machine. Each model has --replicas engines, on any node. Ctrl-C lets
+    running requests finish, and stops what was started.
     """
     found = _cluster(flags, models or [], fronts, kv_dir, kv_events=kv_events)
     if address:
@@ -113,7 +113,7 @@ def serve(
 def config(
     flags: Flags, models: Models = None, fronts: Fronts = 1, kv_dir: KVDir = "", kv_events: KVEvents = False
 ) -> None:
-    """Print the configuration for `serve deploy`, which is also that of a RayService on Kubernetes.
+    """Print a configuration for `serve deploy` or a RayService on Kubernetes.
 
     Its first lines are the environment that every node of Ray needs.
     """
@@ -127,7 +127,7 @@ def config(
 @cluster.command(cls=Command, epilog=EXIT_CODES)
 @shared_options()
 def status(flags: Flags, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
-    """List the replicas of a running cluster. It shows nodes, requests, and what was found in the caches."""
+    """List the replicas of a running cluster. The list shows nodes, requests, and cache hits."""
     health = ServerClient(url, api_key).get("/health")
     rows = [
         _row(str(model["id"]), replica) for model in health.get("models", []) for replica in model.get("replicas", [])

@@ -110,11 +110,61 @@ SYNONYMS = {
     "--tensor-parallel-size": "--tensor-split",
     "--gpu-memory-utilization": "--memory-budget",
     "--max-num-batched-tokens": "--kv-tokens",
-    "--slots": "--parallel",
+    "--alias": "--name",
+    "-a": "--name",
+    "--chat-template": "--chat-template-file",
+    "--no-webui": "--no-ui",
+    "--flash-attention": "--flash-attn",
+    "--keep_alive": "--keep-alive",
+    "--num_ctx": "--ctx-size",
+    "--num_predict": "--max-tokens",
+    "--nowordwrap": "--plain",
+    "--format": "--schema",
+    "--speculative-model": "--draft-model",
+    "--root_path": "--root-path",
+    "--hidethinking": "--no-think",
     "--prompt": "PROMPT",
     "-p": "PROMPT",
 }
 """Options of llama.cpp, Ollama and vLLM, and what they are called here; a name in capitals is an argument."""
+
+
+UNNEEDED = {
+    "--jinja": "chat templates are always used",
+    "--metrics": "metrics are always at /metrics",
+    "--props": "properties are always at /props",
+    "--embedding": "an embedding model is recognized by its file",
+    "--embeddings": "an embedding model is recognized by its file",
+    "--reranking": "a reranking model is recognized by its file",
+    "--rerank": "a reranking model is recognized by its file",
+    "--enable-prefix-caching": "the prefix cache is always on",
+    "--cache-prompt": "the prefix cache is always on",
+    "--cache-reuse": "the prefix cache is always on",
+    "--enable-chunked-prefill": "long prompts are always computed in parts",
+    "-cb": "continuous batching is always on",
+    "--cont-batching": "continuous batching is always on",
+    "-b": "the size of a batch follows from the time that a step takes",
+    "--batch-size": "the size of a batch follows from the time that a step takes",
+    "-ub": "the size of a batch follows from the time that a step takes",
+    "--ubatch-size": "the size of a batch follows from the time that a step takes",
+    "--enable-auto-tool-choice": "tool calls are always available; --tool-format names their format",
+    "--tool-call-parser": "the format of tool calls follows from the chat template; --tool-format names another one",
+    "--reasoning-parser": "reasoning is recognized by the chat template",
+    "--reasoning-format": "reasoning is recognized by the chat template",
+    "--trust-remote-code": "code of models is never run",
+    "--dtype": "the data type of the weights is that of the file; `stoker quantize` writes another one",
+    "--quantization": "the quantization is that of the file; `stoker quantize` writes another one",
+    "--no-mmap": "memory mapping is chosen by the backend",
+    "--mlock": "weights stay in memory while the model is loaded",
+    "--no-context-shift": "the context is never shifted",
+    "--download-dir": "models are stored in the folder that the environment variable STOKER_CACHE_DIR names",
+    "--disable-log-requests": "requests are logged at log level info only",
+    "--conversation": "without PROMPT, a terminal gets a conversation",
+    "-cnv": "without PROMPT, a terminal gets a conversation",
+    "-i": "without PROMPT, a terminal gets a conversation",
+    "--interactive": "without PROMPT, a terminal gets a conversation",
+}
+"""Options of llama.cpp, Ollama and vLLM that have no like here, and why none is needed."""
 
 
 _LAST_PANELS = ("Cache", "Measurement", "Options", "General", "GPU and ONNX", "Advanced")
@@ -133,6 +183,7 @@ _MANY = 24
 """A command with more options has a short help and a long one."""
 _TYPES = {"<int>": "N", "<float>": "X", "<str>": "TEXT", "<path>": "PATH"}
 _CHOICES = re.compile(r"<([^<>]*\|[^<>]*)>")
+_RANGE = re.compile(r"\s*(?P<before>[\[;]\s?)(?:(?P<low>[\d.]+)<=x<=(?P<high>[\d.]+)|x>=(?P<least>[\d.]+))(?=\])")
 
 
 class Command(TyperCommand):
@@ -165,6 +216,8 @@ class Command(TyperCommand):
                 return f"No such option: {option}. Did you mean {ours}?"
             if option not in names and ours and ours in arguments:
                 return f"No such option: {option}. Give it as the argument {ours}, without an option."
+            if option not in names and option in UNNEEDED:
+                return f"No such option: {option}. It is not needed: {UNNEEDED[option]}."
         return None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -216,7 +269,17 @@ def _help_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     if record is None:
         return None
     is_argument = parameter.param_type_name == "argument"
-    return _in_usage(parameter) if is_argument else _plain_types(record[0]), record[1].removesuffix("  [required]")
+    meaning = _RANGE.sub(_range_in_words, record[1].removesuffix("  [required]"))
+    return _in_usage(parameter) if is_argument else _plain_types(record[0]), meaning
+
+
+def _range_in_words(found: re.Match[str]) -> str:
+    """
+    >>> _RANGE.sub(_range_in_words, "Lines.  [default: 50; 1<=x<=100]"), _RANGE.sub(_range_in_words, "Size.  [x>=1]")
+    ('Lines.  [default: 50; 1 to 100]', 'Size. [at least 1]')
+    """
+    bound = f"at least {found['least']}" if found["least"] else f"{found['low']} to {found['high']}"
+    return f"{'; ' if found['before'].startswith(';') else ' ['}{bound}"
 
 
 def _plain_types(spelling: str) -> str:

@@ -24,7 +24,7 @@ All = Annotated[bool, typer.Option("--all", "-a", help="Also print the settings 
 @config.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(ENGINE, SAMPLING, SERVER, MODELS, SECURITY)
 def show(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
-    """Print the settings that were changed, with their values and origins; with --all, every setting."""
+    """Print changed settings and where they were set. With --all, every setting."""
     loaded = flags.load()
     shown = [setting for setting in loaded.settings if every or as_json or setting.origin != "default"]
     if as_json:
@@ -35,22 +35,22 @@ def show(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
         if not every:
             say(f"{len(loaded.settings) - len(shown)} settings have their defaults: `stoker config show --all`")
     for variable in loaded.ignored_variables:
-        say(f"note: the environment variable {variable} is set and means nothing to stoker")
+        say(f"note: the environment variable {variable} is set, but is not a setting of stoker")
 
 
 @config.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(FILE, is_configured=False)
 def path(flags: Flags) -> None:
-    """Print the path of the configuration file that is read, or would be if it were there."""
+    """Print the path of the configuration file. It may not exist yet."""
     write(f"{flags.load().file or settings.usual_file() or ''}\n")
 
 
 def _place(loaded: settings.Config) -> str:
-    return str(loaded.file) if loaded.file is not None else f"{settings.usual_file()} (not there)"
+    return str(loaded.file) if loaded.file is not None else f"{settings.usual_file()} (does not exist)"
 
 
 def _entry(setting: settings.Setting) -> dict[str, Any]:
-    value = "(given, not shown)" if _is_secret(setting) else msgspec.to_builtins(setting.value)
+    value = "(set, not shown)" if _is_secret(setting) else msgspec.to_builtins(setting.value)
     return {"key": f"{setting.section}.{setting.key}", "value": value, "origin": setting.origin}
 
 
@@ -64,7 +64,7 @@ def _is_secret(setting: settings.Setting) -> bool:
 
 def _shown(setting: settings.Setting) -> str:
     if _is_secret(setting):
-        return "(given, not shown)"
+        return "(set, not shown)"
     if setting.value is not None:
         return str(setting.value)
     built_in = getattr(BUILT_IN, setting.key) if setting.section == "sampling" else None

@@ -50,9 +50,9 @@ def create(
     lora: Lora = None,
     ctx_size: Context = None,
 ) -> None:
-    """Create a preset of a model. It has a system prompt, sampling, a chat template or adapters of its own.
+    """Create a preset of a model. A preset is a model with its own system prompt, sampling, chat template or adapters.
 
-    Its name works wherever a model is named. Requests still win over its sampling, and over its system prompt.
+    Its name works wherever a model is named. What a request sets itself takes precedence over the preset.
     """
     if base is None and file is None:
         raise InvalidInput("no base model: name it with --from MODEL, or in a Modelfile (--file)", parameter="from")

@@ -59,6 +59,7 @@ ContextOption = Annotated[
     int | None,
     typer.Option(
         "--ctx-size",
+        metavar="N",
         min=1,
         show_default=False,
         help="Context size, in tokens. [default: what the model was trained with]",

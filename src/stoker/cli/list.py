@@ -18,7 +18,7 @@ _SERVED = {"model": "MODEL", "aliases": "ALSO CALLED", "size_bytes": "SIZE", "st
 
 @shared_options()
 def list_models(flags: Flags, url: OtherUrl = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
-    """List the models on this disk, and presets. With --url, the models of a server."""
+    """List downloaded models and presets. With --url, the models of a server."""
     if url is None:
         print_rows(_COLUMNS, _on_disk(), is_json=as_json)
     else:

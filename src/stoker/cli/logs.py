@@ -14,21 +14,26 @@ from stoker.errors import InvalidInput
 Port = Annotated[
     int | None,
     typer.Option(
-        "--port", show_default=False, help="Port of the server. [default: that of the server that logged last]"
+        "--port", metavar="N", show_default=False, help="Port of the server. [default: the server that logged last]"
     ),
 ]
-Lines = Annotated[int, typer.Option("--lines", "-n", min=1, max=1_000_000, help="Number of lines to show.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines, until Ctrl-C.")]
+Lines = Annotated[
+    int, typer.Option("--lines", "-n", metavar="N", min=1, max=1_000_000, help="Number of lines to show.")
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they are logged, until Ctrl-C.")]
 
 
 @shared_options()
 def logs(flags: Flags, port: Port = None, lines: Lines = 50, follow: Follow = False) -> None:
-    """Show the log of a server on this machine. It has requests, warnings and errors, and outlives its server."""
+    """Show the log of a server on this machine.
+
+    It has requests, warnings and errors, and is kept after the server has stopped.
+    """
     files = {path.stem.removeprefix("serve-"): path for path in log_files()}
     name = next(reversed(files), "") if port is None else str(port)
     if name not in files:
         known = f"; there are logs of {', '.join(files)}" if files else ""
         which = "a server" if port is None else f"a server at port {port}"
-        raise InvalidInput(f"no log of {which} is here: `stoker serve` writes one{known}")
+        raise InvalidInput(f"there is no log of {which}: `stoker serve` writes one{known}")
     for line in tail(files[name], lines, follow=follow):
         write(line)

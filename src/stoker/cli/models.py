@@ -13,9 +13,9 @@ from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.cli.table import AsJson, print_rows
 
-All = Annotated[bool, typer.Option("--all", "-a", help="Also list all well-known models that can be downloaded.")]
+All = Annotated[bool, typer.Option("--all", "-a", help="List all models that have a short name.")]
 
-_HERE = {"model": "MODEL", "size_bytes": "SIZE", "title": "WHAT IT IS", "path": "WHERE"}
+_HERE = {"model": "MODEL", "size_bytes": "SIZE", "title": "DESCRIPTION", "path": "PATH"}
 _KNOWN = {
     "model": "MODEL",
     "size_bytes": "SIZE",
@@ -24,7 +24,7 @@ _KNOWN = {
     "license": "LICENSE",
     "memory_bytes": "MEMORY",
     "fits": "FITS",
-    "is_here": "HERE",
+    "is_here": "PULLED",
 }
 
 
@@ -32,7 +32,8 @@ _KNOWN = {
 def models(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
     """List models that can be downloaded. With --all, every model that has a short name.
 
-    MEMORY is what the model takes with a context of 8192 tokens, about; FITS says whether that is free now.
+    MEMORY is the approximate memory that the model needs with a context of 8192 tokens; FITS says whether that much
+    is free now.
     """
     if every:
         print_rows(_KNOWN, _known(), is_json=as_json)
@@ -44,7 +45,12 @@ def models(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
 
 def _here() -> Iterator[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {
-        entry.name: {"model": entry.name, "size_bytes": entry.size_bytes, "title": entry.title, "path": "not here yet"}
+        entry.name: {
+            "model": entry.name,
+            "size_bytes": entry.size_bytes,
+            "title": entry.title,
+            "path": "not downloaded",
+        }
         for entry in catalog.CATALOG.values()
     }
     for found in store.list_models():

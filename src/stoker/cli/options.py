@@ -189,6 +189,7 @@ SERVER: OptionGroup = _panel(
     unix_socket=_Opt(str, metavar="PATH"),
     root_path=_Opt(str, metavar="PATH"),
     ui=_Opt(bool, ("--ui/--no-ui",)),
+    ui_store=_Opt(str, metavar="FOLDER"),
     log_format=Literal["text", "json"],
     otlp_endpoint=_Opt(str, metavar="URL"),
 )

@@ -44,7 +44,7 @@ def run() -> None:
     except OSError as error:
         # What was being done is not known here; `-v` shows where it was done.
         named = "" if error.filename is None else f"{error.filename}: "
-        refused = StokerError(f"the operating system refused it: {named}{reason_of(error)}")
+        refused = StokerError(f"operating system error: {named}{reason_of(error)}")
         refused.__cause__ = error
         say_error(refused)
         raise SystemExit(ERROR) from None

@@ -49,7 +49,7 @@ def _name_quiet_pipe(stdin: TextIO) -> None:
     except (OSError, ValueError):  # no file of the operating system
         return
     if not is_ready:
-        say("note: reading standard input too, which gives nothing yet (</dev/null leaves it out)")
+        say("note: waiting for standard input, too (</dev/null leaves it out)")
 
 
 def read_prompt() -> str:

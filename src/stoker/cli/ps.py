@@ -22,7 +22,7 @@ _COLUMNS = {
 
 @shared_options()
 def ps(flags: Flags, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
-    """List the models that a server has loaded. It shows their memory, requests, and when they are unloaded."""
+    """List the models that a server has loaded. The list shows memory, requests, and when each is unloaded."""
     client = ServerClient(url, api_key)
     busy = {str(model["id"]): model for model in client.get("/health").get("models", [])}
     rows = (_row(entry, busy.get(str(entry["id"]), {})) for entry in _loaded(client.get("/v1/models")))

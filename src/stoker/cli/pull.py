@@ -17,7 +17,7 @@ Pack = Annotated[
     bool,
     typer.Option(
         "--pack/--no-pack",
-        help="Pack the weights of a GGUF model for the native backend, so that the first start is as fast as any.",
+        help="Pack the weights of a GGUF model for the native backend, so that its first start is fast.",
     ),
 ]
 
@@ -31,7 +31,7 @@ def pull(flags: Flags, model: Model, pack: Pack = True) -> None:
         path = store.resolve(model, progress=bar)
     except KeyboardInterrupt:
         bar.close()
-        say("stopped; the next `stoker pull` goes on from here if the source allows it")
+        say("stopped; run it again to resume the download")
         raise
     if pack and path.is_file():
         preparing.pack_gguf(path, DownloadBar())

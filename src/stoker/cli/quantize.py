@@ -27,7 +27,7 @@ Kind = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="Number of threads.")]
 Requantize = Annotated[
-    bool, typer.Option("--requantize", help="Round weights again that are quantized already, which costs quality.")
+    bool, typer.Option("--requantize", help="Allow a MODEL that is quantized already, at a loss of quality.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
 
@@ -42,7 +42,7 @@ def quantize(
     requantize: Requantize = False,
     force: Force = False,
 ) -> None:
-    """Write a GGUF file with smaller weights. libllama does it (extra `llama`)."""
+    """Write a GGUF file with smaller weights. It needs libllama (extra `llama`)."""
     if kind.upper() not in llama_quantize.FILE_TYPES:
         known = ", ".join(llama_quantize.FILE_TYPES)
         raise InvalidInput(f"TYPE must be one of {known}, not {kind!r}", parameter="type")

@@ -20,7 +20,7 @@ Schema = Annotated[
         metavar="FILE|JSON",
         show_default=False,
         rich_help_panel="Sampling",
-        help="JSON schema that the answer obeys: a file, or the schema itself.",
+        help="JSON schema that the answer must follow: a file, or the schema itself.",
     ),
 ]
 Think = Annotated[
@@ -29,7 +29,7 @@ Think = Annotated[
         "--think/--no-think",
         show_default=False,
         rich_help_panel="Sampling",
-        help="Reason before the answer, or do not. [default: as the chat template has it]",
+        help="Turn reasoning (thinking) on or off. [default: what the chat template does]",
     ),
 ]
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stoker.cli.answer import write_answer
 from stoker.cli.download_bar import DownloadBar
-from stoker.cli.later import chat, llms
+from stoker.cli.later import chat, llms, msgspec
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
 from stoker.cli.prompt import given_prompt
 from stoker.cli.reply_options import Schema, Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.speed import Stopwatch
+from stoker.cli.table import print_json
 from stoker.cli.talk.turns import FileKind, TalkFile, asked_about
 from stoker.cli.thoughts import spoken
 from stoker.errors import InvalidInput
 
 if TYPE_CHECKING:
     from stoker.core.params import SamplingParams
-    from stoker.llm import LLM, TextStream
+    from stoker.llm import LLM, Completion, TextStream
     from stoker.llm.options import ChatOptions
 
 Prompt = Annotated[
@@ -54,6 +56,10 @@ Files = Annotated[
     ),
 ]
 Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after the answer, in tokens per second.")]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print the answer as a JSON object: text, finish_reason, usage, timings."),
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
 
 
@@ -69,38 +75,65 @@ def run(
     audio: Recordings = None,
     file: Files = None,
     stats: Stats = False,
+    as_json: AsJson = False,
     schema: Schema = None,
     think: Think = None,
 ) -> None:
     """Answer one prompt, or chat on a terminal. The answer is streamed to stdout, messages go to stderr."""
     sampling = flags.sampling()
-    if raw and system is not None:
-        raise InvalidInput("--system is part of the chat template, which --raw leaves out", parameter="system")
     given: dict[FileKind, list[str] | None] = {"image": image, "audio": audio, "file": file}
     files = [TalkFile(kind, path) for kind, paths in given.items() for path in paths or ()]
-    if raw and files:
-        option = f"--{files[0].kind}"
-        raise InvalidInput(f"{option} is part of a conversation, which --raw leaves out", parameter=files[0].kind)
+    if raw and (system is not None or files):
+        option = files[0].kind if system is None else "system"
+        message = f"--{option} cannot be combined with --raw, which leaves out the chat template"
+        raise InvalidInput(message, parameter=option)
     text = given_prompt(_one_prompt(prompt, prompt_option))
     options = reply_options(schema, think)
-    if text is None and schema is not None:
-        raise InvalidInput("no prompt: --schema is of one answer, give the prompt as PROMPT", parameter="prompt")
-    if text is None and files:
-        message = f"no prompt: --{files[0].kind} is of one answer, give the prompt as PROMPT"
-        raise InvalidInput(message, parameter="prompt")
-    if text is None and raw:
-        raise InvalidInput("no prompt: --raw continues a text, give it as PROMPT, or pipe it in", parameter="prompt")
     if text is None:
+        _check_conversation(["schema"] * (schema is not None) + ["json"] * as_json + [each.kind for each in files], raw)
         chat.converse(flags, model, system, options=options)
         return
     with llms.LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
         stopwatch = Stopwatch()
         with _ask(llm, text, files, system, sampling, options, is_raw=raw) as stream:
-            write_answer(stopwatch.watch(spoken(stream)))
+            _show(stopwatch.watch(spoken(stream)), is_shown=not as_json)
+        answer = stream.completion
+        if as_json:
+            print_json(_described(answer, llm.card.name, stopwatch))
         if stats:
-            say(stopwatch.described(stream.completion.usage))
-        if stream.completion.finish_reason == "length" and sampling.max_tokens is None:
-            say(f"note: the answer was cut off after {stream.completion.usage.completion_tokens} tokens")
+            say(stopwatch.described(answer.usage))
+        if answer.finish_reason == "length" and sampling.max_tokens is None:
+            say(f"note: the answer was cut off after {answer.usage.completion_tokens} tokens")
+
+
+def _check_conversation(options: Sequence[str], is_raw: bool) -> None:
+    """
+    Raises:
+        InvalidInput: one of the options is for a single answer, which needs a prompt.
+    """
+    if options:
+        raise InvalidInput(f"no prompt: --{options[0]} needs one, as PROMPT", parameter="prompt")
+    if is_raw:
+        raise InvalidInput("no prompt: --raw needs a text to continue, as PROMPT or piped in", parameter="prompt")
+
+
+def _show(pieces: Iterable[str], *, is_shown: bool) -> None:
+    if is_shown:
+        write_answer(pieces)
+    else:
+        deque(pieces, maxlen=0)
+
+
+def _described(answer: Completion, model: str, stopwatch: Stopwatch) -> dict[str, Any]:
+    usage = answer.usage
+    return {
+        "model": model,
+        "text": answer.text,
+        **({"reasoning": answer.reasoning} if answer.reasoning else {}),
+        "finish_reason": answer.finish_reason,
+        "usage": msgspec.structs.asdict(usage),
+        "timings": stopwatch.timings(usage),
+    }
 
 
 def _one_prompt(argument: str | None, option: str | None) -> str | None:

@@ -17,7 +17,9 @@ Words = Annotated[
     list[str],
     typer.Argument(metavar="WORDS...", show_default=False, help="Words of the model's name, such as qwen3 coder."),
 ]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="Maximum number of models of the hub.")]
+Limit = Annotated[
+    int, typer.Option("--limit", "-n", metavar="N", min=1, max=100, help="Maximum number of hub results.")
+]
 
 _COLUMNS = {"model": "MODEL", "size_bytes": "SIZE", "downloads": "DOWNLOADS", "license": "LICENSE"}
 

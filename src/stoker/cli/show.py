@@ -27,7 +27,7 @@ def show(
     template: Template = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model is: architecture, size, context, license. Nothing is downloaded."""
+    """Show a model: architecture, size, context, license. Nothing is downloaded."""
     facts = _facts(model) if url is None else ServerClient(url, api_key).post("/api/show", {"model": model})
     if template:
         write(f"{facts.get('chat_template') or facts.get('template') or ''}\n")
@@ -74,7 +74,7 @@ def _path_of(name: str) -> Path | None:
         if plain in model.names or model.names[0].startswith(f"hf:{plain}:")
     ]
     if not found and "/" in plain and not path.exists():
-        raise ModelFileNotFound(f"{name} is not on this disk: `stoker pull {name}` brings it", path=name)
+        raise ModelFileNotFound(f"{name} is not downloaded: `stoker pull {name}` downloads it", path=name)
     return found[0].path if found else None
 
 
@@ -92,7 +92,7 @@ def _known(model: library.KnownModel) -> dict[str, Any]:
 
 def _file(path: Path) -> dict[str, Any]:
     if path.suffix.lower() != ".gguf":
-        raise ModelUnsupported(f"{path} is not a GGUF file: `stoker show` reads these alone")
+        raise ModelUnsupported(f"{path} is not a GGUF file: `stoker show` reads GGUF files only")
     with gguf.read_gguf(path) as file:
         about = description.describe(file)
         defaults = asdict(model_defaults.model_defaults(file))

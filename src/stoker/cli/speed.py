@@ -26,18 +26,22 @@ class Stopwatch:
                 self._first_s = self._last_s
             yield piece
 
+    def timings(self, usage: Usage) -> dict[str, float | None]:
+        """Seconds to the first piece, from it to the last one, and tokens per second of an answer of several tokens."""
+        first_s = self._last_s if self._first_s is None else self._first_s
+        answer_s = self._last_s - first_s
+        return {"prompt_s": first_s - self._began_s, "answer_s": answer_s, "tokens_per_s": _rate(usage, answer_s)}
+
     def described(self, usage: Usage) -> str:
         """One line with the tokens of the prompt and of the answer, and what they took."""
-        first_s = self._last_s if self._first_s is None else self._first_s
-        prompt = (
-            f"prompt: {usage.prompt_tokens} tokens ({usage.cached_tokens} cached) in {first_s - self._began_s:.2f} s"
-        )
-        return f"({prompt}; answer: {usage.completion_tokens} tokens{_rate(usage, self._last_s - first_s)})"
+        timings = self.timings(usage)
+        prompt = f"prompt: {usage.prompt_tokens} tokens ({usage.cached_tokens} cached) in {timings['prompt_s']:.2f} s"
+        rate = timings["tokens_per_s"]
+        speed = "" if rate is None else f" in {timings['answer_s']:.2f} s, {rate:.1f} tokens/s"
+        return f"({prompt}; answer: {usage.completion_tokens} tokens{speed})"
 
 
-def _rate(usage: Usage, seconds: float) -> str:
+def _rate(usage: Usage, seconds: float) -> float | None:
     """No rate of a single token: it came together with the end of the prompt."""
     num_intervals = usage.completion_tokens - 1
-    if num_intervals < 1 or seconds <= 0:
-        return ""
-    return f" in {seconds:.2f} s, {num_intervals / seconds:.1f} tokens/s"
+    return num_intervals / seconds if num_intervals >= 1 and seconds > 0 else None

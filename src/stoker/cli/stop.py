@@ -16,7 +16,7 @@ Served = Annotated[str, typer.Argument(metavar="MODEL", show_default=False, help
 
 @shared_options()
 def stop(flags: Flags, model: Served, url: Url = None, api_key: ApiKey = None) -> None:
-    """Unload a model of a running server, when its requests have ended. The next request for it loads it again."""
+    """Unload a model from a running server. It finishes its running requests first; the next request loads it again."""
     body = {"model": own_name(model), "wait": True}
     ServerClient(url, api_key).post("/models/unload", body, is_long=True)
     say(f"unloaded {model}")

@@ -59,5 +59,11 @@ def shown(key: str, value: Any) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes for people, in decimal units as download pages have them."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+    """Bytes for people, in decimal units as download pages have them.
+
+    >>> size(1.5e9), size(98362432), size(300_000)
+    ('1.5 GB', '98 MB', '0.3 MB')
+    """
+    if num_bytes >= 1e9:
+        return f"{num_bytes / 1e9:.1f} GB"
+    return f"{num_bytes / 1e6:.{0 if num_bytes >= 1e7 else 1}f} MB"

@@ -29,7 +29,7 @@ MCP = Annotated[
         metavar="COMMAND|URL|FILE",
         show_default=False,
         rich_help_panel="Tools",
-        help="MCP server whose tools the model may call: a command, an address, or a JSON file with mcpServers; may be "
+        help="MCP server whose tools the model may call: a command, a URL, or a JSON file with mcpServers; may be "
         "repeated.",
     ),
 ]
@@ -47,7 +47,9 @@ def open_toolbox(servers: Sequence[str], *, is_agreed: bool) -> mcp_servers.Tool
         ConfigError: a value names no server, or there is no terminal to ask the user on.
     """
     if not is_agreed and not _has_terminal():
-        raise ConfigError("--mcp asks before each call, and there is no terminal; agree to all with --yes", key="mcp")
+        raise ConfigError(
+            "--mcp asks before each call, which needs a terminal; --yes calls tools without asking", key="mcp"
+        )
     return mcp_servers.Toolbox(mcp_servers.server_specs(servers))
 
 
@@ -96,7 +98,7 @@ class ToolRounds:
         except InvalidInput as error:
             return f"error: {error.message}"
         if not self._agrees():
-            return "error: the user does not allow this call"
+            return "error: the user declined this call"
         result = self._toolbox.call(call.name, arguments)
         say(f"=> {_shown(result)}")
         return result

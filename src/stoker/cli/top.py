@@ -39,7 +39,7 @@ def top(
     once: Once = False,
     as_json: AsJson = False,
 ) -> None:
-    """Watch what a server computes. It shows requests, the queue, the KV pool, and steps. Ctrl-C ends it."""
+    """Watch a server: requests, queue, KV cache. Ctrl-C ends it."""
     client = ServerClient(url, api_key)
     named = {"model": model} if model else {}
     events = f"/engine/events?{urllib.parse.urlencode({'hz': hz, **named})}"
@@ -70,7 +70,7 @@ def _follow(client: ServerClient, path: str) -> None:
                 try:
                     for name, event in events:
                         state = _shown(live, state, name, event)
-                    reason = "the server has ended the stream"
+                    reason = "the server ended the stream"
                 except StokerError as error:
                     reason = error.message
                 _shown(live, state, "snapshot", {"engines": [], "error": reason, "t": time.time()})

@@ -121,7 +121,7 @@ def _cache(engine: State) -> Text:
 def _sequences(engine: State) -> RenderableType:
     rows = sorted(engine["seq"], key=lambda row: (_ORDER.index(row["state"]), row["slot"] or 0))
     if not rows:
-        return Text("no request is alive", style="dim")
+        return Text("no requests", style="dim")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("REQUEST", "KEY", "STATE", "SLOT", "PROMPT", "CACHED", "WRITTEN", "DRAFTS"):
         table.add_column(

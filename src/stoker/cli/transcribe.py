@@ -56,10 +56,16 @@ Language = Annotated[
 ]
 Translate = Annotated[bool, typer.Option("--translate", help="Translate into English.")]
 GivenPrompt = Annotated[
-    str, typer.Option("--prompt", metavar="TEXT", show_default=False, help="Preceding text, for names and style.")
+    str,
+    typer.Option(
+        "--prompt",
+        metavar="TEXT",
+        show_default=False,
+        help="Text that precedes the recording, as a hint for names and style.",
+    ),
 ]
 Words = Annotated[bool, typer.Option("--words", help="With json: the time of each word.")]
-Silence = Annotated[bool, typer.Option("--skip-silence", help="Leave out silence and noise.")]
+Silence = Annotated[bool, typer.Option("--skip-silence", help="Skip silence and noise.")]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -87,7 +93,7 @@ def transcribe(
     skip_silence: Silence = False,
     threads: Threads = None,
 ) -> None:
-    """Write down what is said in recordings, with a Whisper model. Text goes to stdout as it is found."""
+    """Transcribe recordings with a Whisper model. Text is printed as soon as it is recognized."""
     from stoker.llm.transcriber import Transcriber
     from stoker.media.transcribing import Wish
 

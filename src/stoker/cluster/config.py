@@ -76,7 +76,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError(f"`fronts` must be between 1 and {_MAX_FRONTS}, not {self.fronts}", key="fronts")
         for key, reason in _REFUSED.items():
             if self.settings.get(key):
-                raise ConfigError(f"`{key}` cannot be had in a cluster: {reason}", key=key)
+                raise ConfigError(f"`{key}` is not available in a cluster: {reason}", key=key)
 
     @classmethod
     def of(cls, config: Config, models: list[str], fronts: int, *, kv_events: bool = False) -> ClusterConfig:

@@ -42,6 +42,8 @@ class Transfer:
     start: int
     end: int
     key: bytes
+    has_state: bool = True
+    """With what the slot holds besides positions, which is then exactly `end` long (`CacheTraits.exports_apart`)."""
 
     @property
     def num_entries(self) -> int:

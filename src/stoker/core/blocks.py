@@ -58,6 +58,10 @@ class Chain:
         before = self.keys[num_whole - 1] if num_whole else self.root
         return _digest(before, entries[length - rest : length]) if rest else before
 
+    def state_key_at(self, entries: Sequence[Entry], length: int) -> bytes:
+        """The name of what a slot with the first `length` entries holds besides whole blocks."""
+        return _digest(self.key_at(entries, length), ["state"])
+
 
 def root_key(adapters: AdapterSet) -> bytes:
     """The root of every chain computed with these adapters: nothing is ever found across different sets or scales."""

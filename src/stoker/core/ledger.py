@@ -76,10 +76,10 @@ class Ledger:
     def withdraw(self, slot: int, length: int) -> None:
         """Takes back the cells promised to a slot beyond `length` entries, as when its import failed there."""
         kept = self._promised[slot][: length - self._tree.length(slot)]
-        num_back = len(self._promised[slot]) - len(kept)
-        self.num_promised -= num_back
+        before = len(self._promised[slot])
+        self.num_promised -= before - len(kept)
         if self.windows is not None:
-            self.windows.promise(-num_back if kept else -min(num_back, self.windows.reach))
+            self.windows.promise(min(len(kept), self.windows.reach) - min(before, self.windows.reach))
         self._promised[slot] = kept
 
     def commit(self) -> None:

@@ -23,7 +23,10 @@ class CacheTraits:
     """A copied prefix occupies no cells of its own until it diverges."""
     can_export: bool = False
     """KV can be taken out of a slot as bytes and put into another: any range of positions if the backend can
-    truncate, else only all that the slot holds, into an empty one."""
+    truncate, else only all that the slot holds, into an empty one, unless `exports_apart`."""
+    exports_apart: bool = False
+    """Without `can_truncate`: keys and values of whole blocks can be exported by themselves, and at the present length
+    of a slot what it holds besides, together with the part of a block before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

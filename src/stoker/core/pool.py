@@ -9,10 +9,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from stoker.core.batch import Entry
 from stoker.core.kv_cache import KVCache
+from stoker.core.pool_view import PoolNode, PoolView, SequenceState
 from stoker.core.prefix_tree import Node
 from stoker.core.sequence import Sequence
 
@@ -20,62 +20,6 @@ MAX_NODES = 256
 """Of one view. What is smaller than the others is added up, for each node above it."""
 _LEAST_SHARE = 0.002
 """Of what is held: nodes with less below them are added up too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolNode:
-    """Tokens that the same slots hold, computed once."""
-
-    number: int
-    """Of the node as long as it lives; 0 or negative: several small ones below node `-number`, 0 being the root."""
-    parent: int
-    """The number of the node above it; 0 = none."""
-    num_tokens: int
-    num_slots: int
-    """Sequences that share the node, running or finished."""
-    slots: tuple[int, ...]
-    """Slots of the sequences that end at this node."""
-    is_running: bool
-    """A running request holds the node, so that it cannot be evicted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
-    """Counts are in tokens, which are cells."""
-
-    capacity: int
-    held: int
-    retained: int
-    """Of `held`, what only finished conversations hold."""
-    promised: int
-    nodes: list[PoolNode]
-    leaving: list[int]
-    """The slots of finished conversations, in the order in which they are evicted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceState:
-    """A request that is alive. Counts are in tokens."""
-
-    request_id: str
-    client_key: str
-    slot: int | None
-    """None = it has none now."""
-    state: str
-    """`queued`, `restoring` (from memory or disk), `prompt`, `decode`, or `paused` (its client reads too slowly)."""
-    num_prompt: int
-    num_computed: int
-    """Of prompt and answer, what is in its slot."""
-    num_cached: int
-    """Of the prompt, what was taken from the cache,"""
-    num_resident: int
-    """and of this, what was in the pool; the rest came from memory or disk."""
-    num_completion: int
-    num_drafted: int
-    num_accepted: int
-    num_preempted: int
-    num_adapters: int
-    priority: int
 
 
 def pool_view(kv: KVCache) -> PoolView:
@@ -118,8 +62,8 @@ def sequence_state(sequence: Sequence, *, is_paused: bool = False) -> SequenceSt
         state="paused" if is_paused else _state(sequence),
         num_prompt=sequence.num_prompt,
         num_computed=sequence.num_computed,
-        num_cached=min(sequence.num_cached, sequence.num_prompt),
-        num_resident=min(sequence.num_resident, sequence.num_prompt),
+        cached=sequence.cached_from,
+        num_from_disk=sequence.num_from_disk,
         num_completion=sequence.num_completion,
         num_drafted=0 if drafter is None else drafter.num_drafted,
         num_accepted=0 if drafter is None else drafter.num_accepted,

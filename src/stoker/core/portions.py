@@ -1,15 +1,17 @@
-"""In which portions KV is exported and restored: two answers to one question. They move nothing.
+"""In which portions KV is exported and restored: three answers to one question. They move nothing.
 
 ```
     ranges   [ block | block | block | tail ]      any whole block of 32 positions, on its own; a part of one only
                                                    where a prompt or a conversation ends
     states   [ ————————►| ————►| ——►|          ]   all that a slot holds, at a few chosen lengths
+    both     [ block | block | block | block   ]   whole blocks, once for all lengths, and at a few chosen lengths what
+                      └state      └state           a slot holds besides, with the part of a block before it
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Protocol
 
 from stoker.core import checkpoints
@@ -22,7 +24,9 @@ class Portions(Protocol):
     """How a backend's KV is divided. `chain` belongs to the entries, and names all of them."""
 
     exports_while_running: bool
-    """A portion can only be taken when the slot is exactly as long as it."""
+    """Some portions can only be taken when the slot is exactly as long as they are: see `exports_now`."""
+    restores_whole: bool
+    """What leads from nothing to a length goes into a slot within one step, or not at all."""
 
     def prepare(self, chain: Chain, prompt: list[Entry]) -> None:
         """Notes what of a new prompt can be found and is to be kept."""
@@ -56,6 +60,10 @@ class Portions(Protocol):
         """What of a slot of this length the tiers do not hold yet. Whatever is taken from it, it gives only once."""
         ...
 
+    def exports_now(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
+        """Of that, what can be had at this length only."""
+        ...
+
     def next_stop(self, chain: Chain, length: int) -> int | None:
         """The next length at which a running sequence has to stop for an export."""
         ...
@@ -65,6 +73,7 @@ class Ranges:
     """Whole blocks, and tails where the next prompt may go on. For KV in which every position is on its own."""
 
     exports_while_running = False
+    restores_whole = False
 
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
@@ -84,9 +93,7 @@ class Ranges:
         return chain
 
     def ready(self, chain: Chain, limit: int) -> int:
-        keys = chain.keys[: limit // BLOCK_ENTRIES]
-        num_ready = next((index for index, key in enumerate(keys) if not self._tiers.is_ready(key)), len(keys))
-        length = num_ready * BLOCK_ENTRIES
+        length = _num_leading(chain.keys[: limit // BLOCK_ENTRIES], self._tiers.is_ready) * BLOCK_ENTRIES
         return self._longest_tail(chain, length, limit, self._tiers.is_ready)
 
     def absent(self, chain: Chain, resident: int, limit: int) -> tuple[list[bytes], int]:
@@ -120,15 +127,14 @@ class Ranges:
     def exports(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
         if not chain.wanted and chain.num_kept >= length // BLOCK_ENTRIES:
             return  # as in nearly every step
-        for index in range(chain.num_kept, min(length // BLOCK_ENTRIES, len(chain.keys))):
-            # Noted first: one whose export fails is not tried for ever.
-            chain.num_kept = index + 1
-            if not self._tiers.holds(chain.keys[index]):
-                yield Transfer(slot, index * BLOCK_ENTRIES, (index + 1) * BLOCK_ENTRIES, chain.keys[index])
+        yield from _whole_blocks(slot, chain, length, self._tiers)
         for end in [end for end in chain.wanted if end <= length]:
             chain.wanted.discard(end)
             if not self._tiers.holds(chain.marks[end]):
                 yield Transfer(slot, end - end % BLOCK_ENTRIES, end, chain.marks[end])
+
+    def exports_now(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
+        return iter(())
 
     def next_stop(self, chain: Chain, length: int) -> int | None:
         return None
@@ -155,6 +161,7 @@ class States:
     """Everything that a slot holds, at lengths chosen beforehand. For models that cannot be cut back."""
 
     exports_while_running = True
+    restores_whole = True
 
     def __init__(self, tiers: Tiers, eog_token_ids: Container[Entry]) -> None:
         self._tiers = tiers
@@ -162,7 +169,7 @@ class States:
 
     def prepare(self, chain: Chain, prompt: list[Entry]) -> None:
         lengths = checkpoints.points(prompt, self._eog_token_ids)
-        chain.marks = {length: chain.key_at(prompt, length) for length in lengths}
+        chain.marks = {length: self._name(chain, prompt, length) for length in lengths}
         # The last entry is computed again in any case: a state behind it could not be used for this prompt.
         chain.wanted = set(checkpoints.choose(prompt, len(prompt) - 1, self._eog_token_ids))
 
@@ -172,32 +179,88 @@ class States:
     def retain(self, chain: Chain, entries: list[Entry]) -> Chain:
         length, left = len(entries), Chain(chain.root)
         # A sequence that was preempted finds it too.
-        left.marks[length] = chain.marks[length] = chain.key_at(entries, length)
+        left.marks[length] = chain.marks[length] = self._name(chain, entries, length)
         left.wanted = {length}
+        left.keys, left.num_kept = chain.keys[: length // BLOCK_ENTRIES], chain.num_kept
         return left
 
     def ready(self, chain: Chain, limit: int) -> int:
-        fitting = (length for length, key in chain.marks.items() if length <= limit and self._tiers.is_ready(key))
-        return max(fitting, default=0)
+        return self._longest(chain, 0, limit, self._tiers.is_ready)
 
     def absent(self, chain: Chain, resident: int, limit: int) -> tuple[list[bytes], int]:
-        between = [length for length in chain.marks if resident < length <= limit]
-        longest = max((length for length in between if self._tiers.holds(chain.marks[length])), default=0)
-        is_absent = longest > 0 and not self._tiers.is_ready(chain.marks[longest])
-        return ([chain.marks[longest]] if is_absent else []), longest
+        longest = self._longest(chain, resident, limit, self._tiers.holds)
+        return [key for key in self._parts(chain, longest) if not self._tiers.is_ready(key)], longest
 
     def start_of(self, resident: int) -> int:
         return 0
 
     def imports(self, slot: int, chain: Chain, start: int, end: int) -> Iterator[Transfer]:
-        if start == 0 and self._tiers.is_ready(chain.marks[end]):
-            yield Transfer(slot, 0, end, chain.marks[end])
+        *blocks, state = self._parts(chain, end)
+        if start == 0 and all(map(self._tiers.is_ready, (*blocks, state))):
+            for index, key in enumerate(blocks):
+                yield Transfer(slot, index * BLOCK_ENTRIES, (index + 1) * BLOCK_ENTRIES, key, has_state=False)
+            yield Transfer(slot, len(blocks) * BLOCK_ENTRIES, end, state)
 
     def exports(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
+        yield from self.exports_now(slot, chain, length)
+
+    def exports_now(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
         if length in chain.wanted:
             chain.wanted.discard(length)
             if not self._tiers.holds(chain.marks[length]):
-                yield Transfer(slot, 0, length, chain.marks[length])
+                yield Transfer(slot, self._num_blocks(length) * BLOCK_ENTRIES, length, chain.marks[length])
 
     def next_stop(self, chain: Chain, length: int) -> int | None:
         return min((stop for stop in chain.wanted if stop > length), default=None)
+
+    def _name(self, chain: Chain, entries: list[Entry], length: int) -> bytes:
+        return chain.key_at(entries, length)
+
+    def _num_blocks(self, length: int) -> int:
+        """Whole blocks that are kept apart from a state."""
+        return 0
+
+    def _parts(self, chain: Chain, length: int) -> list[bytes]:
+        """The names of everything that leads to a state, which is the last; nothing if the length is 0."""
+        return [*chain.keys[: self._num_blocks(length)], chain.marks[length]] if length else []
+
+    def _longest(self, chain: Chain, above: int, limit: int, is_there: Callable[[bytes], bool]) -> int:
+        """The greatest length above one number, and at most another, to which everything is there; else 0."""
+        num_blocks = _num_leading(chain.keys[: self._num_blocks(limit)], is_there)
+        fitting = sorted(n for n in chain.marks if above < n <= limit and self._num_blocks(n) <= num_blocks)
+        return next((length for length in reversed(fitting) if is_there(chain.marks[length])), 0)
+
+
+class BlocksAndStates(States):
+    """Whole blocks, and at lengths chosen beforehand what a slot holds besides. For models that cannot be cut back,
+    whose keys and values can be had by themselves: however many states a prompt has, its blocks are kept once.
+    """
+
+    def grow(self, chain: Chain, entries: list[Entry]) -> None:
+        chain.extend(entries)
+
+    def exports(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
+        yield from self.exports_now(slot, chain, length)
+        yield from _whole_blocks(slot, chain, length, self._tiers, has_state=False)
+
+    def _name(self, chain: Chain, entries: list[Entry], length: int) -> bytes:
+        return chain.state_key_at(entries, length)
+
+    def _num_blocks(self, length: int) -> int:
+        # At least the last entry belongs to the state.
+        return max(0, length - 1) // BLOCK_ENTRIES
+
+
+def _num_leading(keys: Sequence[bytes], is_there: Callable[[bytes], bool]) -> int:
+    """How many of these names are there before the first one that is not."""
+    return next((index for index, key in enumerate(keys) if not is_there(key)), len(keys))
+
+
+def _whole_blocks(slot: int, chain: Chain, length: int, tiers: Tiers, *, has_state: bool = True) -> Iterator[Transfer]:
+    """Blocks of a slot of this length that the tiers do not hold yet."""
+    for index in range(chain.num_kept, min(length // BLOCK_ENTRIES, len(chain.keys))):
+        # Noted first: one whose export fails is not tried for ever.
+        chain.num_kept = index + 1
+        if not tiers.holds(chain.keys[index]):
+            at = index * BLOCK_ENTRIES
+            yield Transfer(slot, at, at + BLOCK_ENTRIES, chain.keys[index], has_state=has_state)

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from itertools import count
 
-from stoker.core import checkpoints
+from stoker.core import checkpoints, pool
 from stoker.core.adapter_rotation import AdapterRotation
 from stoker.core.batch import Batch, Chunk, Entry, Transfer
 from stoker.core.decode_run import DecodeRun
@@ -20,7 +20,7 @@ from stoker.core.media import Span
 from stoker.core.media_rows import MediaRows
 from stoker.core.model_drafts import ModelDrafts
 from stoker.core.model_info import ModelInfo
-from stoker.core.pool import PoolView, SequenceState, pool_view, sequence_state
+from stoker.core.pool_view import PoolView, SequenceState
 from stoker.core.population import RANK, Population
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
@@ -166,13 +166,13 @@ class Scheduler:
 
     def pool(self) -> PoolView:
         """What the KV pool holds, between two steps."""
-        return pool_view(self.kv)
+        return pool.pool_view(self.kv)
 
     def states(self) -> list[SequenceState]:
         """Every request that is alive: those that run, those that wait in the order of their rank, those paused."""
         waiting = sorted(self._population.waiting, key=RANK)
-        found = [sequence_state(sequence) for sequence in (*self._population.running.values(), *waiting)]
-        return found + [sequence_state(sequence, is_paused=True) for sequence in self._population.paused]
+        found = [pool.sequence_state(sequence) for sequence in (*self._population.running.values(), *waiting)]
+        return found + [pool.sequence_state(sequence, is_paused=True) for sequence in self._population.paused]
 
     def sequence(self, request_id: str) -> Sequence:
         """A sequence that is alive, or that ended in the current step."""
@@ -217,9 +217,7 @@ class Scheduler:
     def abort(self, request_id: str) -> TokenEvent | None:
         """Ends a request between two steps; what was computed of its prompt stays resident."""
         sequence = self._population.find(request_id)
-        if sequence is None:
-            return None
-        return self._end(sequence, FinishReason.CANCELLED)
+        return None if sequence is None else self._end(sequence, FinishReason.CANCELLED)
 
     def pause(self, request_id: str) -> None:
         """Nothing of a request is computed until `resume`. Its place goes to others, its KV when they need the room.
@@ -282,7 +280,7 @@ class Scheduler:
         return Batch(next(self._step_ids), tuple(plan.chunks.values()), self.kv.take_ops(), imports)
 
     def withdraw(self, transfer: Transfer) -> None:
-        """An import of this step failed: from there on its sequence is computed."""
+        """An import of this step failed: from there on, or from its beginning, the sequence is computed."""
         self.kv.ledger.withdraw(transfer.slot, transfer.start)
         self._population.running[transfer.slot].num_restorable = 0
 
@@ -290,9 +288,8 @@ class Scheduler:
         """Takes what the step gave: one token id for each of `sequences`, or None where its row was unusable."""
         self.kv.ledger.commit()
         running = self._population.running
-        if batch.imports:
-            for slot in {transfer.slot for transfer in batch.imports}:
-                self._note_import(running[slot], self.kv.tree.length(slot))
+        for slot in {transfer.slot for transfer in batch.imports} if batch.imports else ():
+            self._note_import(slot)
         for slot, start, entries, _, _, _, _ in batch.chunks:
             sequence = running[slot]
             sequence.num_computed = end = start + len(entries)
@@ -411,10 +408,13 @@ class Scheduler:
         self._population.isolate(sequence)
         return None
 
-    def _note_import(self, sequence: Sequence, length: int) -> None:
-        sequence.num_computed = length
+    def _note_import(self, slot: int) -> None:
+        sequence = self._population.running[slot]
+        if self.tiering.restores_whole and not sequence.num_restorable:  # withdrawn
+            self.kv.shorten(slot, 0)
+        sequence.num_computed = self.kv.tree.length(slot)
         if not sequence.has_begun:
-            sequence.num_cached = length
+            sequence.num_cached = sequence.num_computed
 
     def _accept(self, sequence: Sequence, token_id: int | None) -> TokenEvent:
         if token_id is None:

@@ -65,6 +65,8 @@ class Sequence:
     """Prompt entries taken from the cache when the sequence began."""
     num_resident: int = 0
     """Cached prompt entries that were in the pool; the tiers supplied the others."""
+    num_from_disk: int = 0
+    """Prompt entries whose KV was only on disk when the request arrived."""
     num_scored: int = 0
     """Prompt entries whose row of logits was delivered, if the request scores its prompt."""
     has_begun: bool = False
@@ -149,6 +151,14 @@ class Sequence:
     @property
     def num_prompt(self) -> int:
         return len(self.request.prompt)
+
+    @property
+    def cached_from(self) -> tuple[int, int, int]:
+        """Cached prompt entries by where they were: in the pool, in memory, on disk."""
+        resident = min(self.num_resident, self.num_prompt)
+        restored = min(self.num_cached, self.num_prompt) - resident
+        from_disk = min(restored, self.num_from_disk)
+        return resident, restored - from_disk, from_disk
 
     @property
     def num_completion(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-_BY_START = {b"fLaC": "flac", b"OggS": "ogg", b"ID3": "mp3", b"\x1a\x45\xdf\xa3": "matroska"}
+_BY_START = {b"fLaC": "flac", b"OggS": "ogg", b"\x1a\x45\xdf\xa3": "matroska"}
 _MPEG_4 = b"ftyp"
 _HIGH_EFFICIENCY_IMAGES = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1", b"avif", b"avis"})
+_TAGS, _TAGS_HEAD = b"ID3", 10
 
 
 def sound_format(data: bytes) -> str | None:
@@ -13,6 +14,15 @@ def sound_format(data: bytes) -> str | None:
         return "wav" if data[8:12] == b"WAVE" else None
     if data[4:8] == _MPEG_4:
         return None if data[8:12] in _HIGH_EFFICIENCY_IMAGES else "mov"
-    if len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2:  # layer III of any version
+    at = 0
+    if data.startswith(_TAGS):
+        for byte in data[_TAGS_HEAD - 4 : _TAGS_HEAD]:  # 7 bits of their length in each
+            at = at << 7 | byte & 0x7F
+        at += _TAGS_HEAD
+    start = data[at : at + 4]
+    sync = int.from_bytes(start[:2]) if start[:1] == b"\xff" else 0
+    if sync & 0xFFF6 == 0xFFF0:
+        return "aac"
+    if sync & 0xFFE0 == 0xFFE0 and sync & 0x06 in (0x02, 0x04):  # layer III or II of any version
         return "mp3"
-    return next((name for start, name in _BY_START.items() if data.startswith(start)), None)
+    return _BY_START.get(start, "mp3" if at else None)

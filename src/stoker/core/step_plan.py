@@ -144,7 +144,8 @@ class StepPlanner:
         start = sequence.num_computed
         transfers = self._tiering.imports(sequence, num_entries)
         room = self._room_for(plan, sequence, transfers[-1].end - start) if transfers else 0
-        transfers = [transfer for transfer in transfers if transfer.end - start <= room]
+        fitting = [transfer for transfer in transfers if transfer.end - start <= room]
+        transfers = [] if self._tiering.restores_whole and len(fitting) < len(transfers) else fitting
         if not transfers:
             sequence.num_restorable = 0
             return 0

@@ -14,7 +14,7 @@ from stoker.core.batch import AdapterSet, Entry, Transfer
 from stoker.core.blocks import BLOCK_ENTRIES, Chain, root_key
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
-from stoker.core.portions import Portions, Ranges, States
+from stoker.core.portions import BlocksAndStates, Portions, Ranges, States
 from stoker.core.sequence import Sequence
 from stoker.core.step_cost import Rate
 from stoker.core.tiers import Tiers
@@ -40,8 +40,7 @@ class Tiering:
         self._tiers = tiers if info.traits.can_export else None
         self._portions: Portions | None = None
         if self._tiers is not None:
-            can_cut = info.traits.can_truncate
-            self._portions = Ranges(self._tiers) if can_cut else States(self._tiers, info.eog_token_ids)
+            self._portions = _portions(self._tiers, info)
         self._retained: dict[int, Chain] = {}
         """Portions by slot. Entries of slots released since are stale, and never looked up."""
         self._imports, self._exports = Rate(), Rate()
@@ -57,7 +56,8 @@ class Tiering:
         self._portions.prepare(sequence.chain, sequence.entries)
         limit = len(sequence.entries) - 1
         resident = self._kv.find_reuse(sequence.entries, limit, sequence.cache_key).length if limit else 0
-        self._tiers.touch(sequence.chain.keys or sequence.chain.marks.values())
+        marks = sequence.chain.marks.values() if self._portions.exports_while_running else ()
+        self._tiers.touch((*sequence.chain.keys, *marks))
         missing, length = self._portions.absent(sequence.chain, resident, limit)
         if not missing:
             return
@@ -65,6 +65,7 @@ class Tiering:
         if self._is_worth(read_entry_s + (self._imports.entry_s or 0.0)):
             self._tiers.fetch(missing)
             sequence.fetched_keys = missing
+            sequence.num_from_disk = length - max(resident, self._portions.ready(sequence.chain, limit))
 
     def is_coming(self, sequence: Sequence) -> bool:
         """Some of what it needs is on its way from the disk."""
@@ -94,10 +95,15 @@ class Tiering:
         found: list[Transfer] = []
         start, end = sequence.num_computed, sequence.num_restorable
         for transfer in self._portions.imports(sequence.slot, sequence.chain, start, end):
-            if found and transfer.end - start > max_entries:
+            if found and transfer.end - start > max_entries and not self.restores_whole:
                 break
             found.append(transfer)
         return found
+
+    @property
+    def restores_whole(self) -> bool:
+        """See `Portions.restores_whole`."""
+        return self._portions is not None and self._portions.restores_whole
 
     def num_importable(self, seconds: float) -> int:
         """Entries that can be restored in so long."""
@@ -140,14 +146,12 @@ class Tiering:
         """
         if self._portions is None:
             return []
-        can_wait = is_busy and not self._portions.exports_while_running and not self._kv.is_half_full
-        if can_wait and self._credit_s <= 0:
-            return []
+        running = list(running)
+        now = [*self._due_now(running)] if self._portions.exports_while_running else []
+        if is_busy and not self._kv.is_half_full and self._credit_s <= 0:
+            return now
         max_entries = max(BLOCK_ENTRIES, self._exports.affordable(seconds, _FIRST_GUESS))
-        if self._portions.exports_while_running:
-            # A state is there in this moment only.
-            return [*self._due_of_running(running), *_first(self._due_of_retained(), max_entries)]
-        return _first(joined(self._due_of_retained(), self._due_of_running(running)), max_entries)
+        return [*now, *_first(joined(self._due_of_retained(), self._due_of_running(running)), max_entries)]
 
     def observe_import(self, num_entries: int, seconds: float) -> None:
         """Learns how long importing took."""
@@ -158,9 +162,18 @@ class Tiering:
         self._exports.observe(num_entries, seconds)
         self._credit_s = max(self._credit_s - seconds, -_MAX_CREDIT_S)
 
+    def _due_now(self, running: Iterable[Sequence]) -> Iterator[Transfer]:
+        """What is there in this moment only."""
+        assert self._portions is not None
+        for sequence in running:
+            if sequence.chain is not None and sequence.slot is not None:
+                yield from self._portions.exports_now(sequence.slot, sequence.chain, sequence.num_computed)
+        for slot in self._left() if self._is_pressing else ():
+            yield from self._portions.exports_now(slot, self._retained[slot], self._kv.tree.length(slot))
+
     def _due_of_running(self, running: Iterable[Sequence]) -> Iterator[Transfer]:
         assert self._portions is not None
-        if not (self._portions.exports_while_running or self._is_pressing):
+        if not self._is_pressing:
             return
         for sequence in running:
             if sequence.chain is not None and sequence.slot is not None:
@@ -169,10 +182,15 @@ class Tiering:
 
     def _due_of_retained(self) -> Iterator[Transfer]:
         assert self._portions is not None
-        for slot in self._kv.retained if self._is_pressing else ():
-            if slot in self._retained:
-                yield from self._portions.exports(slot, self._retained[slot], self._kv.tree.length(slot))
-                del self._retained[slot]  # nothing is added to what is left there
+        for slot in self._left() if self._is_pressing else ():
+            yield from self._portions.exports(slot, self._retained[slot], self._kv.tree.length(slot))
+            del self._retained[slot]  # nothing is added to what is left there
+
+    def _left(self) -> list[int]:
+        """Slots of which something may be due. A checkpoint's entries are exported as those of who has left it."""
+        return [
+            slot for slot in self._kv.retained if slot in self._retained and not self._kv.retained.is_checkpoint(slot)
+        ]
 
     @property
     def _is_pressing(self) -> bool:
@@ -186,6 +204,12 @@ class Tiering:
             return True
         self._imports.fade()
         return False
+
+
+def _portions(tiers: Tiers, info: ModelInfo) -> Portions:
+    if info.traits.can_truncate:
+        return Ranges(tiers)
+    return (BlocksAndStates if info.traits.exports_apart else States)(tiers, info.eog_token_ids)
 
 
 def _first(transfers: Iterable[Transfer], max_entries: int) -> list[Transfer]:

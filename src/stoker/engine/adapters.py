@@ -231,7 +231,7 @@ class Adapters:
         if spec.name in self._by_name:
             message = f"an adapter `{spec.name}` is loaded already; remove it first, or choose another name"
             raise InvalidInput(message, parameter="name")
-        assert self._port is not None, "who reads adapters applies them"
+        assert self._port is not None, "a backend that reads adapters applies them"
         if file.key not in self._loaded:
             self._port.load_adapter(file.key, file.path)
             self._loaded.add(file.key)

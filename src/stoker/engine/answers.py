@@ -119,7 +119,7 @@ class Answers:
     def _read_prefix(self, question: ReadPrefix) -> PrefixText:
         found = prefix_of(self._scheduler.kv, question.node)
         if found is None:
-            raise InvalidInput(f"the KV pool has no node {question.node}, or not any more", parameter="node")
+            raise InvalidInput(f"the KV pool has no node {question.node}, or no longer has it", parameter="node")
         begin, entries = found
         read = entries[: question.max_tokens]
         return PrefixText(question.question_id, begin, len(entries), len(read), _text_of(self._tokenizer, read))

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from stoker.engine.cards import ModelCard
 from stoker.errors import InvalidInput
-from stoker.text.chat_formats.conversation import prepared
-from stoker.text.chat_formats.probe import ChatFormat, find_format
-from stoker.text.chat_template import ChatTemplate
+from stoker.lazy import lazy_module
 from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
+
+if TYPE_CHECKING:
+    from stoker.text import chat_template
+    from stoker.text.chat_formats import conversation, probe
+    from stoker.text.chat_formats.probe import ChatFormat
+    from stoker.text.chat_template import ChatTemplate
+else:
+    # An engine is told what to load before its parent imports what renders the first chat.
+    chat_template = lazy_module("stoker.text.chat_template")
+    conversation = lazy_module("stoker.text.chat_formats.conversation")
+    probe = lazy_module("stoker.text.chat_formats.probe")
 
 _USUAL_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _SAY_SOMETHING = frozenset({"system", "developer", "user"})
 """Roles whose messages are nothing without content."""
 _SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+def import_renderers() -> None:
+    """Imports what `CardTemplate` renders with: for a thread of a program that waits for a model."""
+    import_module("stoker.text.chat_formats.conversation")
 
 
 class CardTemplate:
@@ -57,7 +73,7 @@ class CardTemplate:
         messages = self._with_system(messages)
         given: Sequence[Mapping[str, Json]] | None = None
         if tools or any(message.tool_calls or message.role == "tool" for message in messages):
-            messages, given = prepared(messages, tools, self.chat_format)
+            messages, given = conversation.prepared(messages, tools, self.chat_format)
         return self._compiled.render(
             self._volatile.drop(messages),
             add_generation_prompt=add_generation_prompt,
@@ -96,12 +112,12 @@ class CardTemplate:
         Raises:
             TemplateError: the source does not compile.
         """
-        return find_format(self._compiled, self._card.tool_format)
+        return probe.find_format(self._compiled, self._card.tool_format)
 
     @cached_property
     def _compiled(self) -> ChatTemplate:
         card = self._card
-        return ChatTemplate(card.chat_template, bos_token=card.bos_token, eos_token=card.eos_token)
+        return chat_template.ChatTemplate(card.chat_template, bos_token=card.bos_token, eos_token=card.eos_token)
 
 
 def _invalid(where: str, problem: str) -> InvalidInput:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,10 +23,12 @@ from stoker.engine.requests import PendingRequest, Requests
 from stoker.engine.spare import ENGINE_COMMAND
 from stoker.engine.supervisor import State, Supervisor
 from stoker.errors import ModelNotLoaded, StokerError, Timeout
-from stoker.media.encoder import MediaEncoder
-from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
+
+if TYPE_CHECKING:
+    from stoker.media.encoder import MediaEncoder
+    from stoker.text.chat_formats.probe import ChatFormat
 
 _TIMEOUT_GRACE_S = 2.0
 """The engine keeps the deadline; this is for when it cannot."""

@@ -62,7 +62,7 @@ class HeadDrafts:
         try:
             drafts = self._port.draft(asked, guess)
         except BackendError as error:
-            logger.warning("nothing more is drafted by the head of the model: %s", error.message)
+            logger.warning("the draft head of the model is switched off: %s", error.message)
             self._is_broken = True
             return Drafted([[] for _ in wanted], 0, 0, 0.0)
         return Drafted(drafts, max(map(len, drafts), default=0), 0, self._clock() - began)

@@ -188,7 +188,7 @@ class Engine:
         batch = self._schedule()
         events += self.rows.ask()
         if batch is not None:
-            events += self._compute(batch)
+            events += self._compute(batch, began)
         if self._embeddings.has_work:
             events += self._embed(self._clock() - began, has_events=bool(events))
         self.adapters.sweep()
@@ -200,8 +200,8 @@ class Engine:
         assert not self.is_waiting or self._awaits_something, "work waits, but nothing was scheduled"
         return batch
 
-    def _compute(self, batch: Batch) -> list[Event]:
-        """The rest of a step's verbs: forward, sample, update, publish."""
+    def _compute(self, batch: Batch, plan_began: float) -> list[Event]:
+        """The rest of a step's verbs: forward, sample, update, publish. Planning began at `plan_began`."""
         self._mark("schedule")
         self._metrics.scheduled(self._scheduler.num_prompt_tokens)
         began = self._clock()
@@ -214,12 +214,13 @@ class Engine:
         self._mark("sample")
         step_s = self._clock() - began
         self._transfers.restore(batch)
+        self._streams.trace(batch.step_id, streams, chosen)
         sampled = self._update(batch, streams, chosen)
         self._scheduler.observe(batch, step_s)
         num_accepted = len(sampled) - len(streams)
         self._metrics.stepped(batch, num_accepted, step_s)
         recorder = self._metrics.recorder
-        if recorder is not None and not recorder.stepped(batch, num_accepted, step_s):
+        if recorder is not None and not recorder.stepped(batch, num_accepted, step_s, began - plan_began):
             self.stop_watching()
         self._num_steps += 1
         self._mark("schedule")
@@ -271,7 +272,7 @@ class Engine:
         if recorder is None:
             recorder = self._metrics.recorder = Recorder(self._scheduler, self._clock, self._unwatched_mark)
             self._mark = recorder.mark
-        return recorder.view(self.stats(), since)
+        return recorder.view(self.stats(), self._metrics.arrivals(), since)
 
     def stop_watching(self) -> None:
         """Nothing is written down from now on, until the next `Look`."""
@@ -401,7 +402,7 @@ class Engine:
         self._mark("detokenize")
         for stream in pushed:
             sequence = stream.sequence
-            assert sequence is not None, "whoever has a token was added"
+            assert sequence is not None, "a request with a token was added"
             if stream.finish_reason is None and (fault := fault_of(stream.row)) is not None:
                 self._scheduler.abort(stream.request_id)
                 published.append(self._end_failed(stream.request_id, fault))

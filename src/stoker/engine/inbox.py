@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from stoker.engine.protocol import Accepted, Output
+from stoker.engine.traces import merged
 from stoker.errors import StokerError
 
 
@@ -125,6 +126,7 @@ def merge(outputs: Sequence[Output]) -> Output:
         last.timing,
         _marks(outputs),
         last.progress if all(output.progress is not None for output in outputs) else None,
+        merged([output.trace for output in outputs if output.trace is not None]),
     )
 
 

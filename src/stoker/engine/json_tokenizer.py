@@ -23,7 +23,7 @@ def read_tokenizer(folder: JSONFolder, facts: OnnxDescription) -> JSONTokenizer:
     text = folder.read_text("tokenizer.json")
     if text is None:
         looked = ", ".join(dict.fromkeys(str(place) for place in folder.folders))
-        raise ModelFileNotFound(f"{folder.name} has no tokenizer.json with it (looked in {looked})", path=looked)
+        raise ModelFileNotFound(f"{folder.name} has no tokenizer.json (looked in {looked})", path=looked)
     hints = read_hints(
         folder.read_json("tokenizer_config.json"), bos_token_id=facts.bos_token_id, eos_token_ids=facts.eos_token_ids
     )

@@ -8,7 +8,7 @@ from math import inf
 from stoker.core.sequence import Sequence
 from stoker.engine.protocol import Event
 from stoker.engine.stream import Stream
-from stoker.sampling.sampler import RowState
+from stoker.sampling.sampler import Choice, RowState
 
 
 class LiveStreams:
@@ -25,6 +25,7 @@ class LiveStreams:
         self._streams: dict[str, Stream] = {}
         self._reporting: dict[str, Stream] = {}
         """Streams that report prompt progress and have no token yet."""
+        self._num_traced = 0
         self._sequences: list[Sequence] = []
         """Sequences that had rows in the last step; `_sampled` and `_rows` hold their streams and sampler states."""
         self._sampled: list[Stream] = []
@@ -44,12 +45,14 @@ class LiveStreams:
         self._streams[stream.request_id] = stream
         if stream.reports_progress:
             self._reporting[stream.request_id] = stream
+        self._num_traced += stream.tracer is not None
         self.next_deadline = min(self.next_deadline, stream.deadline)
 
     def pop(self, request_id: str) -> Stream:
         """Gives up a stream that has ended."""
         self._reporting.pop(request_id, None)
         stream = self._streams.pop(request_id)
+        self._num_traced -= stream.tracer is not None
         if not self._streams:
             self.next_deadline = inf
         return stream
@@ -65,6 +68,16 @@ class LiveStreams:
             self._sampled = [self.of(sequence) for sequence in sequences]
             self._rows = [stream.row for stream in self._sampled]
         return self._sampled, self._rows
+
+    def trace(self, step_id: int, streams: list[Stream], chosen: list[list[Choice]]) -> None:
+        """Notes where the tokens of a step came from, for the clients that asked for it. The scheduler has not taken
+        them yet.
+        """
+        if not self._num_traced:
+            return
+        for stream, choices in zip(streams, chosen, strict=True):
+            if stream.tracer is not None and stream.sequence is not None:
+                stream.tracer.note(step_id, stream.sequence.slot, len(choices))
 
     def late(self) -> list[Stream]:
         """Streams whose deadline has passed; the caller ends them."""

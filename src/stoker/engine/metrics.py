@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from stoker.core.batch import Batch
 from stoker.core.histogram import Histogram
-from stoker.core.sequence import Sequence
 from stoker.engine.protocol import Timing
-from stoker.engine.recorder import Recorder
+
+if TYPE_CHECKING:
+    from stoker.core.batch import Batch
+    from stoker.core.sequence import Sequence
+    from stoker.engine.recorder import Recorder
 
 STEP_BOUNDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
@@ -51,10 +54,10 @@ class LoopMetrics:
         self._num_prompt_tokens = 0
         self._queued: dict[str, tuple[Sequence, float]] = {}
         """Requests of which nothing was computed yet, with their arrival times."""
-        self._begun: dict[str, float] = {}
-        """Requests without a token yet, with the times when they began."""
-        self._running: dict[str, tuple[float, float]] = {}
-        """Requests with a token, with the times when they began and when the first token came."""
+        self._begun: dict[str, tuple[float, float]] = {}
+        """Requests without a token yet, with the times when they arrived and when they began."""
+        self._running: dict[str, tuple[float, float, float]] = {}
+        """Requests with a token, with the times when they arrived, when they began and when the first token came."""
 
     def added(self, sequence: Sequence) -> None:
         """Counts a request that has arrived."""
@@ -76,17 +79,17 @@ class LoopMetrics:
             request_id = sequence.request.request_id
             del self._queued[request_id]
             self.note("begun", request_id, min(sequence.num_cached, sequence.num_prompt))
-            self._begun[request_id] = now
+            self._begun[request_id] = since, now
             self.queue_s.observe(now - since)
 
     def has_token(self, request_id: str) -> None:
         """A request was given a token; only its first one counts."""
-        begun = self._begun.pop(request_id, None)
-        if begun is not None:
+        times = self._begun.pop(request_id, None)
+        if times is not None:
             now = self._clock()
-            self._running[request_id] = begun, now
+            self._running[request_id] = *times, now
             self.note("first", request_id)
-            self.prefill_s.observe(now - begun)
+            self.prefill_s.observe(now - times[1])
 
     def stepped(self, batch: Batch, num_accepted: int, step_s: float) -> None:
         """A step was computed. What it means for the numbers is left for later: the next step is not to wait for it.
@@ -109,12 +112,17 @@ class LoopMetrics:
     def finished(self, sequence: Sequence) -> Timing:
         """A request was given its last token."""
         now = self._clock()
-        begun, first = self._running.pop(sequence.request.request_id)
+        arrived, begun, first = self._running.pop(sequence.request.request_id)
         self.note("finished", sequence.request.request_id, sequence.num_completion)
         self.running_s.observe(now - begun)
         drafter = sequence.drafter
         drafted = (0, 0) if drafter is None else (drafter.num_drafted, drafter.num_accepted)
-        return Timing(first - begun, now - first, *drafted)
+        return Timing(first - begun, now - first, *drafted, begun - arrived)
+
+    def arrivals(self) -> dict[str, float]:
+        """When the requests that are alive arrived, on the clock."""
+        queued = {request_id: since for request_id, (_, since) in self._queued.items()}
+        return queued | {request_id: times[0] for request_id, times in (*self._begun.items(), *self._running.items())}
 
     def left(self, request_id: str) -> None:
         """A request has ended before its last token."""

@@ -36,6 +36,7 @@ from stoker.engine.question_messages import (
     Unanswered,
 )
 from stoker.engine.stats import EngineStats
+from stoker.engine.traces import Trace
 from stoker.engine.view import Progress
 from stoker.errors import FieldValue, StokerError, error_from_code
 
@@ -146,6 +147,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """The parts of the answer and what constrains them; None = plain text."""
     reports_progress: bool = False
     """Outputs without tokens say how far the prompt is computed."""
+    traces: bool = False
+    """Outputs say where their tokens came from."""
     media: tuple[Media, ...] = ()
     """Files that stand where the prompt, which is a text then, has their markers."""
     session: SessionUse | None = None
@@ -242,6 +245,8 @@ class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens that were guessed ahead,"""
     num_accepted: int = 0
     """and those of them that came out."""
+    queue_s: float = 0.0
+    """From the arrival to the first step that computed a part of it."""
 
 
 class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -267,6 +272,8 @@ class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Where in `text` a token of `Outline.markers` stood, and its spelling, which is no part of `text`."""
     progress: Progress | None = None
     """Given: nothing was added, the prompt is still being computed."""
+    trace: Trace | None = None
+    """Where its tokens came from, if the request asked for that."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -57,7 +57,7 @@ class Recorder:
             self._sample_ended = self._clock()
         self._outer(stage)
 
-    def stepped(self, batch: Batch, num_accepted: int, step_s: float) -> bool:
+    def stepped(self, batch: Batch, num_accepted: int, step_s: float, plan_s: float) -> bool:
         """Records a computed step. Its time is that of the forward pass and the sampling after it.
 
         Returns:
@@ -79,6 +79,8 @@ class Recorder:
             num_accepted=num_accepted,
             num_imported=sum(transfer.num_entries for transfer in batch.imports),
             members=[(chunk.slot, len(chunk.entries)) for chunk in batch.chunks],
+            plan_ms=round(plan_s * 1e3, 3),
+            step_id=batch.step_id,
         )
         self._steps.append(record)
         self._note_departures()
@@ -89,8 +91,12 @@ class Recorder:
         self._serial += 1
         self._moments.append(Moment(self._serial, self._clock(), kind, request_id, count))
 
-    def view(self, stats: EngineStats, since: int) -> EngineView:
-        """The engine now, and all records that are newer than `since`."""
+    def view(self, stats: EngineStats, arrivals: dict[str, float], since: int) -> EngineView:
+        """The engine now, and all records that are newer than `since`.
+
+        Args:
+            arrivals: when each request that is alive arrived, on the recorder's clock.
+        """
         self._looked_at = now = self._clock()
         known = since if 0 <= since <= self._serial else 0
         return EngineView(
@@ -100,6 +106,7 @@ class Recorder:
             steps=_newer(self._steps, known),
             moments=_newer(self._moments, known),
             sequences=self._scheduler.states(),
+            arrivals=arrivals,
             pool=self._scheduler.pool(),
             stats=stats,
         )

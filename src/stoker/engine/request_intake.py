@@ -16,6 +16,7 @@ from stoker.engine.outlines import Bounds, Outlines
 from stoker.engine.prompt import echo, fewest_prompt_tokens, prompt_entries, with_text_bias
 from stoker.engine.protocol import Submit
 from stoker.engine.stream import Stream
+from stoker.engine.traces import Tracer
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.sampling.sampler import Sampler
 from stoker.text.tokenizer import Tokenizer
@@ -102,6 +103,7 @@ class RequestIntake:
             outline=None if outline is None else self.outlines.stream(outline),
             relaxed=bounds.relaxed,
             reports_progress=submit.reports_progress,
+            tracer=Tracer() if submit.traces else None,
             session=submit.session if submit.cache_prompt else None,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +17,9 @@ from stoker.engine.cards import ModelCard, media_refused
 from stoker.engine.protocol import GiveRows, PlacedPrompt, RowsWanted, Submit
 from stoker.engine.question_messages import CountTokens
 from stoker.errors import BackendError, ModelNotLoaded, StokerError
-from stoker.media.encoder import MediaEncoder
+
+if TYPE_CHECKING:
+    from stoker.media.encoder import MediaEncoder
 
 
 class RequestMedia:

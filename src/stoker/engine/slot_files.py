@@ -90,10 +90,10 @@ def file_slot(
         StokerError: see `SlotFiles` and `SlotPort`.
     """
     if files is None:
-        message = "slots are neither saved nor restored: start the server with --slot-save-path FOLDER"
+        message = "saving and restoring slots is switched off: start the server with --slot-save-path FOLDER"
         raise UnsupportedParameter(message, parameter="action")
     if port is None:
-        raise UnsupportedParameter("this model's backend cannot give its KV away", parameter="action")
+        raise UnsupportedParameter("this model's backend cannot export its KV cache", parameter="action")
     began = time.monotonic()
     if isinstance(question, SaveSlot):
         image = _await_call(thread.perform(partial(port.export, question.slot)))

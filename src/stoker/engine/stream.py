@@ -11,6 +11,7 @@ from stoker.engine.adapters import Lease
 from stoker.engine.outlines import StreamOutline
 from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, SessionUse, Timing, TokenLogprob, Usage
 from stoker.engine.spans import State
+from stoker.engine.traces import Trace, Tracer
 from stoker.engine.view import Progress
 from stoker.sampling.candidates import Row
 from stoker.sampling.logprobs import token_logprobs
@@ -38,6 +39,7 @@ class Stream:
         outline: what to look for in the tokens; not given: nothing.
         relaxed: what of a schema is not enforced, in words.
         reports_progress: it is told how far its prompt is computed.
+        tracer: collects where its tokens come from; not given: no trace is wanted.
         session: the conversation that it goes on with.
     """
 
@@ -54,12 +56,14 @@ class Stream:
         outline: StreamOutline | None = None,
         relaxed: tuple[str, ...] = (),
         reports_progress: bool = False,
+        tracer: Tracer | None = None,
         session: SessionUse | None = None,
     ) -> None:
         self.request = request
         self.session = session
         self.relaxed = relaxed
         self.reports_progress = reports_progress
+        self.tracer = tracer
         self._begun_at: float | None = None
         self._num_reported = 0
         self.row = row
@@ -203,11 +207,20 @@ class Stream:
             self._prompt,
             self.timing,
             self._marks,
+            None,
+            self._trace(),
         )
         self._text, self._token_ids, self._prompt, self._marks = "", [], None, []
         if self._logprobs is not None:
             self._logprobs = []
         return output
+
+    def _trace(self) -> Trace | None:
+        if self.tracer is None:
+            return None
+        assert self.sequence is not None
+        queue_s = None if self.timing is None else self.timing.queue_s
+        return self.tracer.take(len(self._token_ids), self.sequence, queue_s)
 
     @property
     def _num_reasoning(self) -> int:

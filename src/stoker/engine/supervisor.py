@@ -273,8 +273,8 @@ class Supervisor:
                 return "was loaded with other adapters than it is to have"
             if self._is_other_model:
                 return (
-                    f"found another model in {self._config.model_path}: the file was changed since it was loaded; have "
-                    "it loaded again, or bring back the old one"
+                    f"found another model in {self._config.model_path}: the file was changed after it was loaded; "
+                    "load the model again, or restore the old file"
                 )
             if hearing.done():
                 return f"cannot be understood: {hearing.exception()!r}"

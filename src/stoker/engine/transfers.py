@@ -141,11 +141,13 @@ class Transfers:
     def close(self) -> None:
         """Ends the tiers' thread."""
         if not self._store.close():
-            logger.error("the cache on disk did not come to an end; what it was writing is lost")
+            logger.error("the prefix cache on disk did not close in time; blocks that were being written are lost")
 
     def _export(self, transfer: Transfer) -> bool:
         try:
-            state = self._port.export_kv(transfer.slot, transfer.start, transfer.end, self._store.take_memory)
+            state = self._port.export_kv(
+                transfer.slot, transfer.start, transfer.end, self._store.take_memory, has_state=transfer.has_state
+            )
         except BackendError as error:
             self._num_failed_exports += 1
             logger.warning("KV could not be exported: %s", error)
@@ -158,7 +160,7 @@ class Transfers:
         if state is None:
             return False
         try:
-            self._port.import_kv(transfer.slot, transfer.start, transfer.end, state)
+            self._port.import_kv(transfer.slot, transfer.start, transfer.end, state, has_state=transfer.has_state)
         except BackendError as error:
             self._num_failed_restores += 1
             self._store.discard(transfer.key)

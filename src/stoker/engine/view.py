@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.core.pool import PoolView, SequenceState
+from stoker.core.pool_view import PoolView, SequenceState
 from stoker.engine.stats import EngineStats
 
 
@@ -27,6 +27,10 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Restored from memory or disk beside it."""
     members: list[tuple[int, int]]
     """Who was in it: the slot of each, and how many of its tokens were computed."""
+    plan_ms: float = 0.0
+    """What the scheduler took before it."""
+    step_id: int = 0
+    """The number by which traces of requests name it."""
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -57,6 +61,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepRecord]
     moments: list[Moment]
     sequences: list[SequenceState]
+    arrivals: dict[str, float] = {}
+    """When each of them arrived, on the clock of `now_s`."""
     pool: PoolView
     stats: EngineStats
 

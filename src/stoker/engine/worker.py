@@ -221,6 +221,14 @@ class EngineWorker:
             self._push(call)
         return call.future
 
+    def stats(self) -> Future[EngineStats]:
+        """The engine's numbers between two steps.
+
+        Raises:
+            ModelNotLoaded: the worker is closed or dead.
+        """
+        return self.perform(self._engine.stats)
+
     def heartbeat(self) -> EngineStats:
         """The engine's numbers, also while it is stuck in a step."""
         with self._changed:
@@ -390,7 +398,7 @@ class EngineWorker:
         try:
             self._publish([_failure(work, error) for work in live.values() if work is not None])
         except Exception:
-            logger.exception("nobody can be told that the engine ended")
+            logger.exception("the end of the engine cannot be reported")
 
 
 def accepted(submit: Submit, stream: Stream) -> Accepted:

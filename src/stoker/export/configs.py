@@ -59,7 +59,7 @@ def check_described(spec: DecoderSpec) -> None:
         ModelUnsupported: they cannot.
     """
     if spec.architecture not in _CLASSES:
-        raise ModelUnsupported(f"the architecture `{spec.architecture}` can be run, but not be exported")
+        raise ModelUnsupported(f"the architecture `{spec.architecture}` can be run, but not exported")
     if not spec.has_equal_layers:
         raise ModelUnsupported("its layers have different sizes, or experts")
 

@@ -125,7 +125,7 @@ def _facts(first: GGUFFile, parts: ModelParts, options: ExportOptions) -> Facts:
     if context_size is None:
         context_size = first.require_int(first.own_key("context_length"))
     if not 1 <= context_size <= _MAX_CONTEXT:
-        raise InvalidInput(f"a context of {context_size} tokens makes no sense", parameter="ctx_size")
+        raise InvalidInput(f"a context of {context_size} tokens is not possible", parameter="ctx_size")
     vocabulary = read_vocabulary(first)
     return Facts(
         spec=describe_decoder(parts, context_size),

@@ -73,6 +73,11 @@ class Flat:
         other.unique = self.unique
         return other
 
+    def origin(self, keyword: str) -> Node | None:
+        """The schema that has a keyword; None if none has."""
+        found = (node for node in self.seen if keyword in node.keywords)
+        return min(found, key=lambda node: node.pointer, default=None)
+
     @property
     def is_free(self) -> bool:
         """Every value will do."""

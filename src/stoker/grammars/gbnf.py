@@ -20,7 +20,8 @@ MAX_REPEAT: Final = 2_000
 MAX_DEPTH: Final = 64
 """Groups inside of groups."""
 
-_NAME = re.compile(r"[a-zA-Z0-9-]+")
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+"""With underscores, which llama.cpp does not allow, but others that read such grammars do."""
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _SPACE_AND_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _TIMES = re.compile(r"\{[ \t]*(\d+)[ \t]*(?:(,)[ \t]*(\d*)[ \t]*)?\}")

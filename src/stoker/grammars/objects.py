@@ -10,9 +10,8 @@ from typing import Final, Protocol
 from stoker.errors import GrammarTooComplex
 from stoker.grammars.flat import Flat
 from stoker.grammars.patterns import PatternError, literal, rust_pattern
-from stoker.grammars.references import Json, Node
+from stoker.grammars.references import MAX_PROPERTIES, Json, Node
 
-MAX_PROPERTIES: Final = 1_000
 MAX_COUNTED: Final = 256
 """Combinations of members, where their number is limited."""
 
@@ -23,7 +22,7 @@ class Lowering(Protocol):
     def child(self, nodes: Iterable[Node]) -> Json: ...
     def admits(self, nodes: Iterable[Node], value: Json) -> bool: ...
     def flats(self, nodes: Iterable[Node]) -> list[Flat]: ...
-    def refuse(self, keyword: str, reason: str, node: Node | None = None) -> None: ...
+    def refuse(self, keyword: str, reason: str, where: Flat | Node) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def object_schemas(flat: Flat, lowering: Lowering) -> Iterator[Json]:
     try:
         members = _renamed(_members(flat, lowering), flat, lowering)
     except PatternError as error:
-        lowering.refuse("patternProperties", str(error))
+        lowering.refuse("patternProperties", str(error), flat)
         return
     if members.is_possible:
         yield from _counted(members, flat, lowering)
@@ -149,11 +148,12 @@ def _counted(members: _Members, flat: Flat, lowering: Lowering) -> Iterator[Json
     for way in _ways(members, optional, low, high):
         count += 1
         if count > MAX_COUNTED:
-            lowering.refuse("maxProperties" if high is not None else "minProperties", "there are too many combinations")
+            keyword = "maxProperties" if high is not None else "minProperties"
+            lowering.refuse(keyword, "there are too many combinations", flat)
             return
         yield way
     if not count and not members.is_closed:
-        lowering.refuse("minProperties", "unnamed members cannot be counted, since a key may be repeated")
+        lowering.refuse("minProperties", "unnamed members cannot be counted, since a key may be repeated", flat)
 
 
 def _ways(members: _Members, optional: list[str], low: int, high: int | None) -> Iterator[Json]:

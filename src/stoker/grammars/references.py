@@ -27,6 +27,8 @@ def is_list(value: Json) -> TypeGuard[list[Json]]:
 
 MAX_DEPTH: Final = 64
 """Schemas inside of schemas."""
+MAX_PROPERTIES: Final = 1_000
+"""Of one object."""
 
 _SINGLE: Final = (
     "additionalItems",
@@ -89,7 +91,7 @@ class Document:
     """The schemas of one document.
 
     Raises:
-        GrammarTooComplex: they are nested too deeply.
+        GrammarTooComplex: they are nested too deeply, or have too many properties.
     """
 
     def __init__(self, schema: Json) -> None:
@@ -147,6 +149,8 @@ class Document:
         if depth > MAX_DEPTH:
             raise GrammarTooComplex(f"the schema is nested over {MAX_DEPTH} levels deep, at `{node.pointer}`")
         keywords = node.keywords
+        if is_object(properties := keywords.get("properties")) and len(properties) > MAX_PROPERTIES:
+            raise GrammarTooComplex(f"an object has over {MAX_PROPERTIES} properties, at `{node.pointer}`")
         name = keywords.get(self._id_key)
         if isinstance(name, str) and not (self.draft <= 7 and "$ref" in keywords):
             self._found.setdefault(node.base if not name.startswith("#") else node.base + name, node)

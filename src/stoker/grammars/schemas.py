@@ -130,8 +130,9 @@ class _Lowering:
         """See `Conjunctions.flats`."""
         return self._conjunctions.flats(nodes)
 
-    def refuse(self, keyword: str, reason: str, node: Node | None = None) -> None:
+    def refuse(self, keyword: str, reason: str, where: Flat | Node) -> None:
         """See `Ledger.refuse`."""
+        node = where.origin(keyword) if isinstance(where, Flat) else where
         self._ledger.refuse(node or self._document.root, keyword, reason)
 
     def _define(self, nodes: Sequence[Node]) -> str:
@@ -202,7 +203,7 @@ class _Lowering:
         kinds = flat.types & NUMBERS
         if kinds == frozenset({"fraction"}):
             if flat.types == kinds:
-                self.refuse("type", "numbers that are not integers cannot be told apart from those that are")
+                self.refuse("type", "numbers that are not integers cannot be told apart from those that are", flat)
             return
         kind = "integer" if kinds == frozenset({"integer"}) else "number"
         if flat.is_void("integer" if kind == "integer" else "fraction"):
@@ -219,7 +220,7 @@ class _Lowering:
             try:
                 demands.append({"type": "string", "pattern": rust_pattern(pattern)})
             except PatternError as error:
-                self.refuse("pattern", f"{identity(pattern)}: {error}")
+                self.refuse("pattern", f"{identity(pattern)}: {error}", flat)
         limits = {"type": "string"} | _picked(flat.limits, "minLength", "maxLength")
         yield limits if not demands else limits | demands[0] | ({"allOf": demands[1:]} if demands[1:] else {})
 

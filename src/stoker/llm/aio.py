@@ -19,6 +19,7 @@ from stoker.chat.answers import Part, text_of
 from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
+from stoker.engine.health import Health
 from stoker.engine.question_messages import A, Detokenize, Embed, Question, Tokenize
 from stoker.engine.stats import EngineStats
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
@@ -170,16 +171,6 @@ class AsyncLLM:
         """
         return (await self._session()).card
 
-    def stats(self) -> EngineStats:
-        """See `LLM.stats`.
-
-        Raises:
-            ModelNotLoaded: it is not loaded yet, or was closed.
-        """
-        if self._loaded is None:
-            raise ModelNotLoaded("the model is not loaded yet: await `start()`")
-        return self._loaded.stats()
-
     @overload
     def generate(
         self,
@@ -187,7 +178,7 @@ class AsyncLLM:
         sampling: OneSampling = None,
         *,
         lora: Adapters = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[TextOptions],
     ) -> AsyncCompletions[Completion]: ...
     @overload
@@ -197,7 +188,7 @@ class AsyncLLM:
         sampling: Sampling = None,
         *,
         lora: Lora = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[TextOptions],
     ) -> AsyncCompletions[list[Completion]]: ...
     def generate(
@@ -206,7 +197,7 @@ class AsyncLLM:
         sampling: Sampling = None,
         *,
         lora: Lora = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[TextOptions],
     ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
         """See `LLM.generate`. Await it for the result, or iterate over it for one completion after the other."""
@@ -227,7 +218,7 @@ class AsyncLLM:
         sampling: OneSampling = None,
         *,
         lora: Adapters = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncCompletions[Completion]: ...
     @overload
@@ -237,7 +228,7 @@ class AsyncLLM:
         sampling: Sampling = None,
         *,
         lora: Lora = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncCompletions[list[Completion]]: ...
     def chat(
@@ -246,7 +237,7 @@ class AsyncLLM:
         sampling: Sampling = None,
         *,
         lora: Lora = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
         """See `LLM.chat`. Await it for the result, or iterate over it for one completion after the other."""
@@ -308,8 +299,25 @@ class AsyncLLM:
         """See `LLM.rank`."""
         return (await self._asked(as_ranking(query, documents, truncate=truncate))).relevance()
 
+    async def metrics(self) -> EngineStats:
+        """See `LLM.metrics`."""
+        return await asyncio.wrap_future((await self._session()).metrics())
+
+    def health(self) -> Health:
+        """See `LLM.health`; before the model is loaded, the state is `starting`."""
+        if self._loaded is None:
+            return Health(is_ready=False, state="closed" if self._is_closed else "starting")
+        return self._loaded.health()
+
+    async def reload(self) -> ModelCard:
+        """See `LLM.reload`."""
+        await self.close()
+        with self._lock:
+            self._is_closed, self._loading = False, None
+        return await self.start()
+
     async def close(self) -> None:
-        """Ends every request and frees the model, which is not loaded again. Calling it twice is allowed."""
+        """Ends every request and frees the model; only `reload` loads it again. Calling it twice is allowed."""
         with self._lock:
             self._is_closed = True
             loading = self._loading
@@ -323,7 +331,7 @@ class AsyncLLM:
 
     def __getstate__(self) -> object:
         """Refuses to be pickled or copied, as `multiprocessing` would."""
-        raise TypeError("a model lives in one process: make the AsyncLLM in the process that uses it")
+        raise TypeError("an AsyncLLM belongs to one process: create it in the process that uses it")
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, cast
 
 from stoker.chat.constraints import response_grammar, schema_grammar, structured_grammar
@@ -13,7 +12,7 @@ from stoker.chat.planning import Conversation as Planned
 from stoker.chat.tools import NO_TOOLS, Tools, tools_of
 from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline
-from stoker.core.params import SamplingParams
+from stoker.core.params import SamplingParams, real_number
 from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import InvalidInput
 from stoker.llm.functions import ToolFunction, split_tools
@@ -42,7 +41,7 @@ class Ask:
     functions: Mapping[str, ToolFunction] = field(default_factory=dict[str, ToolFunction])
     """The tools that are Python functions."""
     timeout_s: float | None = None
-    """Until the answer must be complete."""
+    """Maximum time from here to the end of the answer."""
 
 
 def text_ask(prompt: Prompt, sampling: SamplingParams, lora: object, options: TextOptions) -> Ask:
@@ -96,12 +95,11 @@ def chat_ask(
 
 
 def _timeout_s(options: TextOptions) -> float | None:
-    given = cast("object", options.get("timeout"))
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
-        raise InvalidInput(f"`timeout` must be a number of seconds above 0, not {given!r}", parameter="timeout")
-    return float(given)
+    given = options.get("timeout")
+    seconds = None if given is None else real_number("timeout", given)
+    if seconds is not None and not seconds > 0:
+        raise InvalidInput(f"`timeout` must be above 0 seconds, not {seconds:g}", parameter="timeout")
+    return seconds
 
 
 def _format(given: object) -> tuple[GrammarText | None, Callable[[str], object] | None]:

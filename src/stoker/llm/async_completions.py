@@ -28,7 +28,7 @@ class AsyncCompletions(Coroutine[Any, Any, T], AsyncIterable[Completion], Generi
         ...     print(completion.text)
     """
 
-    def __init__(self, start: Start, *, is_single: bool, show_progress: bool) -> None:
+    def __init__(self, start: Start, *, is_single: bool, show_progress: bool | None) -> None:
         self._start = start
         self._is_single = is_single
         self._show_progress = show_progress

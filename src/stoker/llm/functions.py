@@ -94,7 +94,7 @@ def _fields(function: Callable[..., object], notes: Mapping[str, str], where: st
     fields: list[tuple[Any, ...]] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            message = f"`{where}`: a model cannot give a value to {str(parameter)!r}; a tool's parameters have names"
+            message = f"`{where}`: `{parameter}` has no name that a model could use; tools take named parameters"
             raise InvalidInput(message, parameter=where)
         kind = _described(hints.get(name, Any), notes.get(name))
         default = parameter.default

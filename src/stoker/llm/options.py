@@ -63,7 +63,7 @@ class TextOptions(SamplingOptions, total=False):
     `Completion.parsed`; a JSON schema; OpenAI's `response_format`; or vLLM's `structured_outputs`, such as
     `{"regex": "[0-9]+"}` or `{"choice": ["yes", "no"]}`."""
     timeout: float | None
-    """Seconds until the answer must be complete; otherwise it ends with `Timeout`."""
+    """Maximum time for each answer, in seconds, from when it has a place in the engine; then `Timeout` is raised."""
 
 
 class ChatOptions(TextOptions, total=False):

@@ -26,6 +26,7 @@ from stoker.chat.answers import OutputReader, Part
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.closing import closing_on_error
 from stoker.engine.config import EngineConfig, sampling_defaults
+from stoker.engine.health import Health
 from stoker.engine.protocol import Event, Failed, GiveRows, Output, PositionLogprobs, RowsWanted, Submit, Usage
 from stoker.engine.question_messages import A, Embed, Question, QuickQuestion, Unanswered
 from stoker.engine.question_messages import Answer as Answered
@@ -242,7 +243,7 @@ class Session:
         try:
             with closing_on_error(future.cancel):
                 if future.cancelled():
-                    raise Cancelled("the request was taken back before it was submitted")
+                    raise Cancelled("the request was canceled before it was submitted")
                 if self._is_closed:
                     raise ModelNotLoaded("the model was closed")
                 asked = msgspec.structs.replace(question, question_id=question_id)
@@ -254,16 +255,22 @@ class Session:
             # A cancellation in the meantime came before the engine knew the request.
             self._forget(question_id, future)
 
-    def stats(self) -> EngineStats:
-        """The engine's numbers, up to a second old while it computes.
+    def metrics(self) -> Future[EngineStats]:
+        """The numbers of the engine, after the present step.
 
         Raises:
-            StokerError: the engine has failed, or was closed.
+            ModelNotLoaded: the model was closed, or its engine has failed.
         """
-        self.check_alive()
+        self._check_process()
+        return self._worker.stats()
+
+    def health(self) -> Health:
+        """Whether requests are taken."""
         if self._is_closed:
-            raise ModelNotLoaded("the model was closed")
-        return self._worker.heartbeat()
+            return Health(is_ready=False, state="closed")
+        if (death := self._worker.death) is not None:
+            return Health(is_ready=False, state="failed", last_error=death.message)
+        return Health(is_ready=True, state="ready", heartbeat=self._worker.heartbeat())
 
     def check_alive(self) -> None:
         """Raises what killed the engine, if something did: then no answer would ever end."""
@@ -301,7 +308,7 @@ class Session:
 
     def _check_process(self) -> None:
         if not self._is_at_home:
-            raise ModelNotLoaded("the model lives in the process that loaded it; load it again in this one")
+            raise ModelNotLoaded("the model belongs to the process that loaded it; load it again in this one")
 
     def _publish(self, events: list[Event]) -> None:
         while self._forsaken:

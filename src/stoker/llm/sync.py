@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from stoker.chat.answers import Part, text_of
 from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
+from stoker.engine.health import Health
 from stoker.engine.question_messages import A, Detokenize, Embed, Question, Tokenize
 from stoker.engine.stats import EngineStats
 from stoker.llm.asks import Ask, chat_ask, text_ask
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from stoker.models.progress import Progress
+
+
+R = TypeVar("R")
 
 
 class TextStream(Iterator[str]):
@@ -143,7 +147,12 @@ class LLM:
     def __init__(
         self, model: str | Path | EngineConfig, *, progress: Progress | None = None, **options: Unpack[EngineOptions]
     ) -> None:
-        self._session = Session(engine_config(model, options), progress)
+        self._config, self._progress = engine_config(model, options), progress
+        self._reloading = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        self._session = Session(self._config, self._progress)
         self._places = threading.BoundedSemaphore(self._session.max_outstanding)
         # Runs at the interpreter's exit too: a forgotten `close` must not keep it alive.
         self._close = weakref.finalize(self, self._session.close)
@@ -153,16 +162,6 @@ class LLM:
         """What the loaded model is."""
         return self._session.card
 
-    def stats(self) -> EngineStats:
-        """What the engine does and has done: requests, tokens, the KV pool, times.
-
-        While it computes, the numbers are up to a second old.
-
-        Raises:
-            StokerError: the engine has failed, or was closed.
-        """
-        return self._session.stats()
-
     @overload
     def generate(
         self,
@@ -170,7 +169,7 @@ class LLM:
         sampling: OneSampling = None,
         *,
         lora: Adapters = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[TextOptions],
     ) -> Completion: ...
     @overload
@@ -180,7 +179,7 @@ class LLM:
         sampling: Sampling = None,
         *,
         lora: Lora = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[TextOptions],
     ) -> list[Completion]: ...
     def generate(
@@ -189,7 +188,7 @@ class LLM:
         sampling: Sampling = None,
         *,
         lora: Lora = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[TextOptions],
     ) -> Completion | list[Completion]:
         """Completes one prompt, or a list of prompts together; a list comes back in its order.
@@ -198,10 +197,12 @@ class LLM:
             prompts: text, token ids, or a list of either. No chat template is applied.
             sampling: one for all prompts, or one for each. `max_tokens` not given = 512.
             lora: the name of an adapter, or names with scales; a list has one of these for each prompt.
-            progress: draws a progress bar on stderr.
-            options: `response_format` says what the answers must look like: a class, a JSON schema, or a dict such as
-                `{"regex": "[0-9]+"}` or `{"choice": ["yes", "no"]}`. All others are fields of `SamplingParams`, such
-                as `temperature=0`; they go over `sampling`.
+            progress: whether to draw a progress bar on stderr. None = for 16 prompts or more, on a terminal or in a
+                notebook.
+            options: `timeout`, the maximum time for each answer in seconds; `response_format`, what the answers must
+                look like: a class, a JSON schema, or a dict such as `{"regex": "[0-9]+"}` or
+                `{"choice": ["yes", "no"]}`. All others are fields of `SamplingParams`, such as `temperature=0`; they
+                take precedence over `sampling`.
 
         Raises:
             StokerError: a request was refused or failed; all others are stopped.
@@ -221,7 +222,7 @@ class LLM:
         sampling: OneSampling = None,
         *,
         lora: Adapters = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[ChatOptions],
     ) -> Completion: ...
     @overload
@@ -231,7 +232,7 @@ class LLM:
         sampling: Sampling = None,
         *,
         lora: Lora = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[ChatOptions],
     ) -> list[Completion]: ...
     def chat(
@@ -240,7 +241,7 @@ class LLM:
         sampling: Sampling = None,
         *,
         lora: Lora = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion]:
         """Answers one conversation, or a list of them together, by the model's own chat template.
@@ -251,11 +252,12 @@ class LLM:
             sampling: one for all, or one for each. `max_tokens` not given = until the model stops or the context is
                 full.
             lora: as of `generate`.
-            progress: draws a progress bar on stderr.
-            options: `tools`, Python functions or definitions in OpenAI's shape, and `tool_choice`, which is `auto`,
-                `required`, `none` or a tool; `parallel_tool_calls`; `response_format` as of `generate`; `reasoning`,
-                which is False, True, the most tokens of it, or an effort such as `low`; `template_kwargs`, further
-                variables for the chat template. All others are fields of `SamplingParams`.
+            progress: as of `generate`.
+            options: `timeout` as of `generate`; `tools`, Python functions or definitions in OpenAI's shape, and
+                `tool_choice`, which is `auto`, `required`, `none` or a tool; `parallel_tool_calls`; `response_format`
+                as of `generate`; `reasoning`, which is False, True, the maximum number of its tokens, or an effort such
+                as `low`; `template_kwargs`, further variables for the chat template. All others are fields of
+                `SamplingParams`.
 
         Raises:
             StokerError: a request was refused or failed; all others are stopped.
@@ -359,16 +361,37 @@ class LLM:
         """
         return self._asked(as_ranking(query, documents, truncate=truncate)).relevance()
 
+    def metrics(self) -> EngineStats:
+        """What the engine computes now, and has computed since the model was loaded: requests, tokens, cache, steps."""
+        return self._awaited(self._session.metrics())
+
+    def health(self) -> Health:
+        """Whether the model can answer now: `is_ready`, `state` (`ready`, `failed` or `closed`) and `last_error`."""
+        return self._session.health()
+
+    def reload(self) -> ModelCard:
+        """Loads the model again from its file, as after a change of the file, a failure of the engine, or `close`.
+
+        Requests that run end with `ModelNotLoaded`, and so do those of other threads until the model is loaded.
+
+        Raises:
+            StokerError: the model cannot be loaded; `reload` may be tried again.
+        """
+        with self._reloading:
+            self._close()
+            self._open()
+        return self.card
+
     def close(self) -> None:
         """Ends every request and frees the model. Calling it twice is allowed."""
         self._close()
 
     def __repr__(self) -> str:
-        return f"<LLM {self.card.name}>"
+        return f"<LLM {self.card.name}, context size {self.card.context_size}, {self.health().state}>"
 
     def __getstate__(self) -> object:
         """Refuses to be pickled or copied, as `multiprocessing` would."""
-        raise TypeError("a model lives in one process: make the LLM in the process that uses it")
+        raise TypeError("an LLM belongs to one process: create it in the process that uses it")
 
     def __enter__(self) -> Self:
         return self
@@ -382,17 +405,20 @@ class LLM:
             future: Future[A] = Future()
             try:
                 self._session.ask(question, future)
-                while True:
-                    try:
-                        return future.result(POLL_S)
-                    except FutureTimeout:
-                        self._session.check_alive()
+                return self._awaited(future)
             finally:
                 future.cancel()
         finally:
             self._places.release()
 
-    def _run(self, jobs: Sequence[Ask], *, show_progress: bool) -> list[Completion]:
+    def _awaited(self, future: Future[R]) -> R:
+        while True:
+            try:
+                return future.result(POLL_S)
+            except FutureTimeout:
+                self._session.check_alive()
+
+    def _run(self, jobs: Sequence[Ask], *, show_progress: bool | None) -> list[Completion]:
         run = BatchRun(self._session, self._places, len(jobs))
         try:
             with progress_bar(len(jobs), is_shown=show_progress) as advance:

@@ -128,7 +128,7 @@ def _loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -
         return iter((scripted.ScriptedLoader(config),))
     if is_whisper_folder(Path(config.model_path)):
         message = (
-            f"{config.model_path} is a Whisper model, which continues no text: use `stoker transcribe`, or serve it"
+            f"{config.model_path} is a Whisper model, which generates no text: use `stoker transcribe`, or serve it"
         )
         raise ModelUnsupported(message, backend=config.backend)
     is_onnx = is_onnx_model(Path(config.model_path))

@@ -103,7 +103,7 @@ def _open(config: EngineConfig, opened: ExitStack) -> list[GGUFFile]:
     except ModelUnsupported as error:
         raise ModelUnsupported(f"--draft-model {path.name}: {error.message}", **error.fields) from error
     if state_bytes:
-        message = "its recurrent layers cannot take back what was drafted wrongly; use a model with attention alone"
+        message = "its recurrent layers cannot take rejected tokens back; use a model without recurrent layers"
         raise ConfigError(f"--draft-model {path.name} cannot draft: {message}", key="draft_model")
     return files
 

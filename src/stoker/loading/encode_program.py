@@ -36,7 +36,7 @@ class _Encoder:
         except StokerError as error:
             reply = Refused(error.message)
         except KeyError:
-            reply = Refused("its pixels are not there any more", needs_pixels=True)
+            reply = Refused("its pixels are no longer available", needs_pixels=True)
         with self._sending:
             self._replies.write(framed(number, reply))
             self._replies.flush()

@@ -40,7 +40,7 @@ def usable_projector(config: EngineConfig) -> Path | None:
     missing = [] if path is None else [module for module in _needed(path) if find_spec(module) is None]
     if path is None or not missing:
         return path
-    message = f"the projector needs more than is installed: pip install '{_LIBRARIES[missing[0]]}'"
+    message = f"the projector needs a package that is not installed: pip install '{_LIBRARIES[missing[0]]}'"
     if config.mmproj != "auto":
         raise ConfigError(message, key="mmproj")
     _warn_once(f"{path.name} is not used: {message}")

@@ -25,7 +25,7 @@ from stoker.models.projector import Projector, projector_bytes
 
 logger = logging.getLogger(__name__)
 
-_NAME = "of encoders, and of models that rotate rows by their places (M-RoPE), libllama inside of Stoker"
+_NAME = "of encoders, libllama inside of Stoker"
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _WINDOWED = ("gemma2", "gemma3")
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64"})
@@ -50,7 +50,7 @@ class LlamaLoader:
 
     def refusal(self) -> Refusal | None:
         """See `Loader`. libllama refuses more by itself, when it opens the file."""
-        if (self._model.rotates_by_places or self._is_encoder) and (refusal := no_images(self._config, _NAME)):
+        if self._is_encoder and (refusal := no_images(self._config, _NAME)):
             return refusal
         try:
             refuse_what_kills_it(self._model.first)
@@ -89,7 +89,7 @@ class LlamaLoader:
     @property
     def _projector(self) -> Projector | None:
         """A projector that happens to lie beside a model of another kind is not used."""
-        return None if self._model.rotates_by_places or self._is_encoder else self._model.projector
+        return None if self._is_encoder else self._model.projector
 
     @cached_property
     def _needs_on_cpu(self) -> MemoryNeeds:
@@ -123,7 +123,7 @@ class LlamaLoader:
         except (ModelFileInvalid, ResourceExhausted, BackendError) as error:
             if placed.gpu_layers == 0 or self._config.num_gpu_layers is not None:
                 raise
-            logger.warning("the GPU cannot take %s, the CPU computes: %s", self._model.title, error.message)
+            logger.warning("the GPU cannot be used for %s, so the CPU is: %s", self._model.title, error.message)
             placed = replace(placed, gpu_layers=0, device_bytes=0, needs=self._needs_on_cpu)
             with part_progress(progress, "loading the weights") as reading:
                 backend = llama.LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
@@ -159,6 +159,7 @@ class LlamaLoader:
             kv_tokens=plan.kv_tokens,
             num_slots=self._model.num_slots,
             whole_rows=0 if self._projector is None else self._projector.longest_whole,
+            rotates_by_places=self._projector is not None and self._model.rotates_by_places,
             threads=self._config.threads,
             pooling=self._model.pooling,
             devices=replace(device_options(self._config), gpu_layers=placed.gpu_layers),

@@ -75,7 +75,7 @@ def with_local_draft(
         path = store.resolve(config.draft_model, progress=progress)
     except ModelError as error:
         if not is_required:
-            logger.warning("no model drafts: --draft-model %s: %s", config.draft_model, error.message)
+            logger.warning("there is no draft model: --draft-model %s: %s", config.draft_model, error.message)
             return msgspec.structs.replace(config, draft_model="")
         raise type(error)(f"--draft-model {config.draft_model}: {error.message}", **error.fields) from error
     return msgspec.structs.replace(config, draft_model=str(path))

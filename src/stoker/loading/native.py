@@ -29,7 +29,7 @@ from stoker.errors import ConfigError, ModelFileInvalid, ModelUnsupported
 from stoker.loading.draft import draft_needs, drafts_by_head, drafts_by_model, open_draft
 from stoker.loading.encoders import usable_projector
 from stoker.loading.gguf import GGUFModel, part_progress
-from stoker.loading.loader import MAX_SLOTS, asked_sizes, names_projector, only_llama
+from stoker.loading.loader import MAX_SLOTS, asked_sizes, only_llama
 from stoker.models.cache import packed_dir
 from stoker.models.embedding import read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
@@ -77,11 +77,7 @@ class NativeLoader:
     def _check(self) -> None:
         if (reason := only_llama(self._config)) is not None:
             raise ModelUnsupported(reason)
-        if (
-            self._config.backend == "auto"
-            and not (names_projector(self._config) and self._model.rotates_by_places)
-            and (gpu := self._find_gpu()) is not None
-        ):
+        if self._config.backend == "auto" and (gpu := self._find_gpu()) is not None:
             raise ModelUnsupported(f"libllama can use a GPU here ({gpu}), and the native executor computes on CPUs")
         if self._model.prepared is None:
             check_native(self._model.files)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from stoker.media.confined import CPU_S, SOUND_CPU_S, FileRefused, confine
-from stoker.media.verdicts import DONE, REFUSED
+from stoker.media.verdicts import DONE, ONLY_LIMITED, REFUSED
 
 
 def main() -> None:
@@ -18,12 +18,12 @@ def main() -> None:
     form, size = sys.argv[1], int(sys.argv[2])
     convert = _converter(form, size)
     data = sys.stdin.buffer.read()
-    confine(cpu_s=SOUND_CPU_S if form == "samples" else CPU_S)
+    is_confined = confine(cpu_s=SOUND_CPU_S if form == "samples" else CPU_S)
     try:
         answer = DONE + convert(data)
     except FileRefused as error:
         answer = REFUSED + str(error).encode("utf-8", "replace")
-    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.write(answer if is_confined else ONLY_LIMITED + answer)
 
 
 def _converter(form: str, size: int) -> Callable[[bytes], bytes]:

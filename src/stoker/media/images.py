@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from stoker.media.confined import FileRefused
 from stoker.media.plain import MAX_PIXELS, SIZES
@@ -15,7 +15,9 @@ from stoker.media.plain import MAX_PIXELS, SIZES
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_SIDE = 16_384
 _LATE_MODULES = ("copy", "mmap", "tempfile", "PIL.ImageColor", "PIL.ImageFilter", "PIL.ImagePalette", "PIL.ImageCms")
+_NUM_GRAYS = 1 << 16
 _PNG_LEVEL = 1
+Image.MAX_IMAGE_PIXELS = None  # `_check_size` says how many are allowed
 """The file goes to a neighbor process only, so speed counts more than size."""
 
 
@@ -66,6 +68,8 @@ def _converted(
                 _check_size(image.size, max_pixels, max_side)
                 image.load()
                 return convert(_reduced(_on_white(ImageOps.exif_transpose(image)), longest))
+    except UnidentifiedImageError as error:
+        raise FileRefused("is damaged or cut off") from error
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
         raise FileRefused(f"is damaged or cut off: {error}") from error
     except MemoryError as error:
@@ -89,9 +93,24 @@ def _reduced(image: Image.Image, longest: int) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        image = _of_8_bits(image)
     if not image.has_transparency_data:
         return image.convert("RGB")
     with_alpha = image.convert("RGBA")
     white = Image.new("RGB", with_alpha.size, "white")
     white.paste(with_alpha, mask=with_alpha.getchannel("A"))
     return white
+
+
+def _of_8_bits(image: Image.Image) -> Image.Image:
+    """A gray image of 16 bits with the upper 8 of them; Pillow would make all but the darkest values white."""
+    values = image.convert("I")
+    gray = values.point([value >> 8 for value in range(_NUM_GRAYS)], "L")
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        opaque = values.point([255 * (value != transparent) for value in range(_NUM_GRAYS)], "L")
+        gray = Image.merge("LA", (gray, opaque))
+    else:
+        gray.info.pop("transparency", None)
+    return gray

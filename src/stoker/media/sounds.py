@@ -23,7 +23,7 @@ from stoker.media.wav import wav_header
 
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 4_000, 384_000
-_CODECS = ("pcm_", "mp3", "flac", "aac", "alac", "opus", "vorbis")
+_CODECS = ("pcm_", "mp3", "mp2", "flac", "aac", "alac", "opus", "vorbis")
 """What codecs begin with that are decoded."""
 _OPTIONS = {"protocol_whitelist": "none", "enable_drefs": "0"}
 """A file names no other file that would be opened."""
@@ -63,7 +63,8 @@ def as_samples(data: bytes, rate: int, *, max_s: float = MAX_S) -> bytes:
                 if num_samples > max_s * rate:
                     raise _too_long(max_s)
     except (FFmpegError, OSError, ValueError, OverflowError) as error:
-        raise FileRefused(f"is damaged or cut off: {error}") from error
+        reason = error.strerror if isinstance(error, FFmpegError) else error
+        raise FileRefused(f"is damaged or cut off: {reason}") from error
     except MemoryError as error:
         raise FileRefused("takes too much memory to decode") from error
     if not num_samples:
@@ -87,7 +88,8 @@ def _pieces(container: InputContainer, rate: int) -> Iterator[NDArray[np.float32
         raise FileRefused("has no sound in it")
     _check_codec(cast("AudioCodecContext | None", stream.codec_context))
     stream.codec_context.thread_count = 1
-    resampler = AudioResampler(format="flt", layout="mono", rate=rate)
+    # It would make the sum of the channels louder than each of them, and cut off what is too loud.
+    resampler = AudioResampler(format="flt", rate=rate)
     for frame in container.decode(stream):
         _check_frame(frame)
         frame.pts = None  # gaps and jumps of the clock in a file are no silence
@@ -96,7 +98,9 @@ def _pieces(container: InputContainer, rate: int) -> Iterator[NDArray[np.float32
 
 
 def _plain(frame: AudioFrame) -> NDArray[np.float32]:
-    return np.nan_to_num(frame.to_ndarray()[0].astype(np.float32), posinf=1.0, neginf=-1.0).clip(-1.0, 1.0)
+    """The mean of all channels."""
+    values = np.nan_to_num(frame.to_ndarray().astype(np.float32), posinf=1.0, neginf=-1.0)
+    return values.reshape(-1, frame.layout.nb_channels).mean(axis=1, dtype=np.float32).clip(-1.0, 1.0)
 
 
 def _check_length(container: InputContainer, max_s: float) -> None:
@@ -108,7 +112,8 @@ def _check_codec(codec: AudioCodecContext | None) -> None:
     if codec is None:
         raise FileRefused("is encoded in a way that is not supported")
     if not codec.name.startswith(_CODECS):
-        raise FileRefused(f"is encoded as {codec.name}, which is not supported")
+        message = f"is encoded as {codec.name}, which is not supported: send PCM, MP3, AAC, FLAC, Opus or Vorbis"
+        raise FileRefused(message)
     _check_rate(codec.sample_rate, codec.channels)
 
 

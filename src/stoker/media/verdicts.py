@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
+from functools import cache
 from typing import Generic, TypeVar
 
 from stoker.errors import BackendError
@@ -12,7 +14,11 @@ from stoker.media.kept import Kept
 
 DONE, REFUSED = b"+", b"-"
 """The first byte of an answer."""
+ONLY_LIMITED = b"!"
+"""Stands before an answer if the program could make no system calls fail."""
 _MAX_REASON_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
 
 KeyT = TypeVar("KeyT")
 
@@ -50,6 +56,9 @@ class Verdicts(Generic[KeyT]):
         """
         if code == -signal.SIGKILL:
             raise BackendError("the process that decodes a file was ended from outside; the machine may lack memory")
+        if answer.startswith(ONLY_LIMITED):
+            _warn_once()
+            answer = answer[1:]
         reason = _reason(answer, code)
         with self._lock:
             if reason:
@@ -67,3 +76,11 @@ def _reason(answer: bytes, code: int) -> str:
     if code != 0 or answer[:1] not in (DONE, REFUSED):
         return "ends the process that decodes it"
     return "" if answer[:1] == DONE else answer[1:].decode("utf-8", "replace")
+
+
+@cache
+def _warn_once() -> None:
+    logger.warning(
+        "processes that decode files of clients are confined by limits only: "
+        "this system lets no process give up system calls (seccomp)"
+    )

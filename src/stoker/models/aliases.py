@@ -41,7 +41,7 @@ def add_alias(alias: str, model: str) -> None:
         aliases = read_aliases()
         target = aliases.get(model, model)
         if alias == target:
-            raise InvalidInput(f"{alias!r} cannot be another name of itself", parameter="destination")
+            raise InvalidInput(f"{alias!r} cannot be an alias of itself", parameter="destination")
         if len(aliases) >= _MAX_ALIASES and alias not in aliases:
             raise InvalidInput(f"there are {_MAX_ALIASES} aliases already; delete some", parameter="destination")
         _file().write(aliases | {alias: target})

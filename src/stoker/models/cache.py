@@ -25,6 +25,8 @@ import platformdirs
 
 from stoker.errors import ConfigError, ModelError, ResourceExhausted, reason_of
 
+PACKED_DIR = "STOKER_PACKED_DIR"
+"""The environment variable that names the folder of packed weights."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -62,8 +64,15 @@ def models_dir() -> Path:
 
 
 def packed_dir() -> Path:
-    """Where weights lie that were packed for the native executor. They can be removed at any time."""
-    return cache_dir() / "packed"
+    """Where weights lie that were packed for the native executor. They can be removed at any time.
+
+    `STOKER_PACKED_DIR` if set, else a folder of `cache_dir`.
+
+    Raises:
+        ConfigError: it is in a home that is not known here.
+    """
+    chosen = os.environ.get(PACKED_DIR)
+    return Path(chosen) if chosen else cache_dir() / "packed"
 
 
 def kv_dir() -> Path:

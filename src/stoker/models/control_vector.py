@@ -84,10 +84,10 @@ def _add(total: NDArray[np.float32], file: GGUFFile, scale: float) -> None:
             _fail(file, f"`{name}` has {size} numbers of type {tensor.type.name}, not {total.shape[1]} of type F32")
         layer = int(found[1])
         if layer > len(total):
-            _fail(file, f"`{name}` is for a layer that this model of {len(total) + 1} layers has not")
+            _fail(file, f"`{name}` is for a layer that this model of {len(total) + 1} layers does not have")
         direction = np.frombuffer(bytes(file.tensor_data(name)), dtype="<f4")  # a copy: the file is closed soon
         if not isfinite(float(np.abs(direction).sum())):
-            _fail(file, f"`{name}` has numbers that are none (NaN or infinite)")
+            _fail(file, f"`{name}` has values that are not finite")
         total[layer - 1] += np.float32(scale) * direction
 
 

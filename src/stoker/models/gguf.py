@@ -26,7 +26,7 @@ _NO_MODELS = {
     "clip": "it is the projector (mmproj) of a multimodal model, and not the model",
     "mmproj": "it is the projector (mmproj) of a multimodal model, and not the model",
     "controlvector": "it is a control vector; name the model that it was made for, and this with --control-vector",
-    "imatrix": "it is an importance matrix, for those who quantize a model",
+    "imatrix": "it is an importance matrix, which is used to quantize a model",
 }
 """Other files in this format, by `general.architecture` or `general.type`."""
 _HEAD_BYTES = 512
@@ -240,7 +240,7 @@ def _check_part(path: Path, metadata: Mapping[str, MetadataValue]) -> None:
         name = f"{match['stem'] if match else 'NAME'}-{index + 1:05d}-of-{count:05d}.gguf"
         raise ModelFileInvalid(
             f"{path} is part {index + 1} of {count} of a split model, and its name does not say so: all parts must "
-            f"lie in one folder and be called like this one would be, {name}",
+            f"be in one folder, and this one must be called {name}",
             path=str(path),
         )
 

@@ -6,13 +6,18 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import filelock
 import msgspec
 
 from stoker.errors import ModelError
+from stoker.lazy import lazy_module
 from stoker.models.cache import writing
+
+if TYPE_CHECKING:
+    import filelock
+else:
+    filelock = lazy_module("filelock")  # for those who write
 
 T = TypeVar("T")
 

@@ -141,7 +141,7 @@ def _check_pair(path: Path, name: str, a: Shape, b: Shape, target: LoraTarget) -
     """The rank of one pair, if it fits."""
     base = target.shapes.get(name)
     if base is None:
-        _fail(path, f"it changes `{name}`, which this model has not: it was made for another one")
+        _fail(path, f"it changes `{name}`, which this model does not have: it was made for another one")
     if len(base) < 2 or len(a) != len(base) or len(b) != len(base):
         _fail(path, f"`{name}` is not a matrix that an adapter could change")
     if name == _EMBEDDING:

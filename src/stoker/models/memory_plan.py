@@ -338,7 +338,7 @@ def check_context(model: str, ctx_size: int | None, trained: int | None) -> None
     longest = max(_SURE_CONTEXT, _MAX_STRETCH * (trained or 0))
     if ctx_size is not None and ctx_size > longest:
         known = f"was trained for {trained} tokens" if trained else "does not say what it was trained for"
-        raise ConfigError(f"--ctx-size {ctx_size} is too much: {model} {known}, and at most {longest} can be asked for")
+        raise ConfigError(f"--ctx-size {ctx_size} is too large: {model} {known}, and the maximum is {longest}")
 
 
 def kv_bytes_per_token(gguf: GGUFFile, element_bytes: float = 2.0) -> int:
@@ -416,7 +416,7 @@ def _refuse_shape(gguf: GGUFFile, suffix: str, what: str) -> NoReturn:
 
 def _default_context(gguf: GGUFFile, kv_tokens: int | None) -> int:
     if gguf.get_int(gguf.own_key("context_length")) == 0:
-        _refuse_shape(gguf, "context_length", "is 0: say how long a request may be with --ctx-size")
+        _refuse_shape(gguf, "context_length", "is 0: set the context size with --ctx-size")
     wanted = min(_number(gguf, "context_length"), _DEFAULT_CONTEXT)
     return wanted if kv_tokens is None else min(wanted, kv_tokens)
 

@@ -25,8 +25,8 @@ _PARAMETERS = {
     "frequency_penalty": ("frequency_penalty", float),
 }
 _FOREIGN = {
-    "TEMPLATE": "Ollama's templates are Go's; give a Jinja template with --template, or leave it out",
-    "MESSAGE": "conversations do not begin with examples here; put them into the system prompt",
+    "TEMPLATE": "Ollama's templates are in Go's language; give a Jinja template with --template, or leave it out",
+    "MESSAGE": "example messages are not supported; put them into the system prompt",
 }
 
 
@@ -81,7 +81,7 @@ def _applied(preset: Preset, number: int, word: str, value: str) -> Preset:
         case "LICENSE":
             changes = {}
         case _:
-            why = _FOREIGN.get(word, "it is not known here")
+            why = _FOREIGN.get(word, "it is not supported")
             raise InvalidInput(f"line {number} of the Modelfile, {word}: {why}")
     return msgspec.structs.replace(preset, **changes)
 
@@ -98,6 +98,6 @@ def _parameter(preset: Preset, number: int, name: str, text: str) -> dict[str, A
         return {"sampling": {**preset.sampling, key: kind(value)}}
     except KeyError:
         known = ", ".join(("num_ctx", "stop", *_PARAMETERS))
-        raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: only {known} mean something") from None
+        raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: only {known} are supported") from None
     except ValueError:
         raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: {value!r} is not a number") from None

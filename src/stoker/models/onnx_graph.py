@@ -108,7 +108,7 @@ def read_onnx_graph(path: Path) -> OnnxGraph:
             if os.fstat(file.fileno()).st_size == 0:
                 _fail(path, "it is empty")
             if file.read(len(_POINTER)) == _POINTER:
-                _fail(path, "it is a pointer of Git LFS, which stands for the file: fetch that with `git lfs pull`")
+                _fail(path, "it is a Git LFS pointer; fetch the real file with `git lfs pull`")
             # Unmapped when its last view is gone; an error's traceback keeps some.
             return _Reader(path).read(memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)))
     except FileNotFoundError as error:

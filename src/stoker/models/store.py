@@ -222,7 +222,7 @@ def _receipts() -> Iterator[Path]:
 
 def _warn_unreadable(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        logger.warning("models that lie in %s are not seen: %s", error.filename, error.strerror)
+        logger.warning("models in %s are not listed: %s", error.filename, error.strerror)
 
 
 def downloaded_parts(path: Path) -> list[Path]:
@@ -314,7 +314,7 @@ def _check_reachable(name: str, model: str) -> None:
 
 def _nothing_in(path: Path, model: str) -> str:
     if not os.access(path, os.R_OK | os.X_OK):
-        return f"{model} is a folder that may not be read"
+        return f"{model} is a folder without read permission"
     names = sorted(file.name for file in path.glob("*.gguf"))
     if not names and any(path.glob("*.safetensors")):
         return (

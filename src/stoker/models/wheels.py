@@ -169,7 +169,9 @@ class _Pip:
             if status is not None:
                 return status
             if time.monotonic() - self._last_sign > _STALL_S:
-                raise DownloadFailed(f"wheel {self._requirement}: pip was silent for {_STALL_S:g} s and was ended")
+                raise DownloadFailed(
+                    f"wheel {self._requirement}: pip printed nothing for {_STALL_S:g} s and was stopped"
+                )
 
     def _read(self, output: IO[str]) -> None:
         with output:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
 from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.question_messages import A, Question
-from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
+
+if TYPE_CHECKING:
+    from stoker.text.chat_formats.probe import ChatFormat
 
 
 class Runtime(Protocol):

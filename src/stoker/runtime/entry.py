@@ -177,7 +177,9 @@ class ModelEntry:
             ModelNotLoaded: it is being loaded or measured.
         """
         if self.job is not None:
-            raise ModelNotLoaded(f"the model `{self.model_id}` is on its way already", retry_after_s=_BUSY_RETRY_S)
+            raise ModelNotLoaded(
+                f"the model `{self.model_id}` is being loaded or unloaded already", retry_after_s=_BUSY_RETRY_S
+            )
         self._former = self._former or (self.spec, self.adapters)
         if spec.path != self.spec.path:
             self.adapters = None

@@ -170,7 +170,7 @@ class LocalFleet:
         card, first = await replica.runtime.start(), self.members.first_card
         if first is not None and not is_same_model(card, first):
             raise ModelFileInvalid(
-                f"found another model in {card.path}: the file was changed since it was loaded; have it loaded again",
+                f"found another model in {card.path}: the file was changed after it was loaded; load the model again",
                 path=card.path,
             )
         self.members.serve(replica)

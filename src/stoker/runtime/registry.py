@@ -367,7 +367,7 @@ class Registry:
     def _check_can_wait(self, entry: ModelEntry) -> None:
         self._check_is_open(entry)
         if entry.instance is None and not self._config.autoload and entry.job is None:
-            raise ModelNotLoaded(f"the model `{entry.model_id}` is not loaded: ask for that at /models/load first")
+            raise ModelNotLoaded(f"the model `{entry.model_id}` is not loaded: load it with POST /models/load first")
         if entry.error is not None and self._clock() < entry.failed_at + _FAILURE_REST_S:
             raise error_from_code(entry.error.code, entry.error.message, entry.error.fields)
         if sum(other.num_waiting for other in self._entries.values()) >= self._config.max_load_queue:

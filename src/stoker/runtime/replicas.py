@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -31,8 +31,10 @@ from stoker.runtime.replica_questions import ReplicaQuestions
 from stoker.runtime.replica_request import ReplicaRequest
 from stoker.runtime.replica_set import ReplicaSet
 from stoker.runtime.routing import choose
-from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
+
+if TYPE_CHECKING:
+    from stoker.text.chat_formats.probe import ChatFormat
 
 _LOOK_EVERY_S = 0.05
 """While no replica can be asked. Also before a request moves: what has killed one engine may have killed others."""

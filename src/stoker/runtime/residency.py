@@ -123,7 +123,9 @@ class Residency:
         """
         assert entry.instance is not None, "only a loaded model is reloaded"
         if entry.job is not None:
-            raise ModelNotLoaded(f"the model `{entry.model_id}` is on its way already", retry_after_s=_BUSY_RETRY_S)
+            raise ModelNotLoaded(
+                f"the model `{entry.model_id}` is being loaded or unloaded already", retry_after_s=_BUSY_RETRY_S
+            )
         entry.reload_error = None
         return self._start(entry, self._replace(entry, entry.instance, spec))
 
@@ -366,9 +368,9 @@ class Residency:
         """An internal error must not leave requests waiting."""
         if task.cancelled() or (fault := task.exception()) is None:
             return
-        logger.error("the models are not looked after any more", exc_info=fault)
+        logger.error("models can no longer be loaded or unloaded", exc_info=fault)
         for entry in self._entries():
-            entry.end_waiting(ModelNotLoaded("the models are not looked after any more; restart the server"))
+            entry.end_waiting(ModelNotLoaded("models can no longer be loaded or unloaded; restart the server"))
 
 
 def _least(needs: MemoryNeeds | None) -> int:

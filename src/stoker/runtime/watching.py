@@ -21,9 +21,11 @@ _ASK_S = 5.0
 """An engine that does not answer within that time is in a long step; it is asked again."""
 _FAILED_WAIT_S = 1.0
 _IDLE_WAIT_S = 0.25
-"""Between two looks at engines in which no request is alive."""
+"""Between two looks at engines in which no requests."""
 _MAX_FOLLOWERS = 16
 _MAX_RECORDS = 1024
+_FIRST_STEPS, _FIRST_MOMENTS = 200, 100
+"""Of the past, what a follower is told that joins: its first event has 64 kB at most."""
 
 Find = Callable[[], Runtime]
 """The runtime of the model now; raises `StokerError` if there is none. It must load nothing."""
@@ -119,7 +121,8 @@ class Watch:
             return Sight(engines=(), error=self._error)
         engines: list[EngineView] = []
         for track in self._tracks.values():
-            num_steps, num_moments = seen.get(track.view.recorder, (0, 0))
+            first = max(0, track.num_steps - _FIRST_STEPS), max(0, track.num_moments - _FIRST_MOMENTS)
+            num_steps, num_moments = seen.get(track.view.recorder, first)
             seen[track.view.recorder] = track.num_steps, track.num_moments
             engines.append(_with_news(track, track.num_steps - num_steps, track.num_moments - num_moments))
         return Sight(engines=tuple(engines))
@@ -182,6 +185,7 @@ def _with_news(track: _Track, num_steps: int, num_moments: int) -> EngineView:
         steps=list(track.steps)[-num_steps:] if num_steps > 0 else [],
         moments=list(track.moments)[-num_moments:] if num_moments > 0 else [],
         sequences=view.sequences,
+        arrivals=view.arrivals,
         pool=view.pool,
         stats=view.stats,
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from stoker.core.media import Media
 from stoker.core.speech import Segment, SpeechInfo, Wish
@@ -19,8 +19,10 @@ from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.question_messages import A, AdapterList, Answer, ChangeAdapters, Question, as_answer_to
 from stoker.errors import ModelNotLoaded, StokerError, UnsupportedParameter
 from stoker.media.transcriber import Heard, Transcriber
-from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
+
+if TYPE_CHECKING:
+    from stoker.text.chat_formats.probe import ChatFormat
 
 _MAX_TEXT_TOKENS = 448
 """What the decoder of every Whisper model writes at most for 30 seconds."""
@@ -153,7 +155,7 @@ def _refuse() -> NoReturn:
 
 
 def _refusal() -> UnsupportedParameter:
-    message = "this model writes down what is said in recordings, and nothing else: use /v1/audio/transcriptions"
+    message = "this model only transcribes recordings: use /v1/audio/transcriptions"
     return UnsupportedParameter(message, parameter="model")
 
 

@@ -96,7 +96,7 @@ async def change(call: Call[bytes]) -> Response:
 @router.endpoint(
     "DELETE",
     "/lora-adapters/{name:path}",
-    "Removes a LoRA adapter; requests that compute with it go on to their end.",
+    "Removes a LoRA adapter; running requests that use it finish first.",
     query={"model": str},
     reply=AdaptersChanged,
     is_admin=True,

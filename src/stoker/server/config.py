@@ -54,6 +54,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Path prefix under which the server is reached too, such as /llm, for a reverse proxy that does not strip it."""
     ui: bool = True
     """Page for browsers at /, with a chat and a view of the engine."""
+    ui_store: str = ""
+    """Folder in which the page keeps its conversations, each API key its own. Default: in the browser only."""
     tls_certificate: str = ""
     """PEM file with the TLS certificate and its chain, for HTTPS; requires `tls_key`."""
     tls_key: str = ""
@@ -99,6 +101,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     not change the prompt; 0 = none."""
     stored_response_s: float = 86_400.0
     """How long a response is kept."""
+    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
+    """Name of the field that has the model's reasoning in chat completions."""
+    anthropic_thinking: Literal["off", "template"] = "off"
+    """Reasoning of Anthropic requests without `thinking`: off, if the chat template can switch it off, or as the chat
+    template has it."""
     files_dir: str = ""
     """Directory for /v1/files and /v1/batches; auto = files in Stoker's cache folder. Default: none, because it has the
     prompts and answers of batches."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from stoker.server import adapters, health, ui
+from stoker.server import adapters, health, ui, ui_store
 from stoker.server.api import Call, Endpoint, Router
 from stoker.server.batches import routes as batches
 from stoker.server.dialects.anthropic import routes as anthropic
@@ -54,6 +54,7 @@ ROUTERS: tuple[Router, ...] = (
     health.router,
     live.router,
     ui.router,
+    ui_store.router,
     exposition.router,
     router,
 )

@@ -68,13 +68,13 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
     BackendError: (500, "server_error"),
 }
 
-_NO_ENDPOINT = "there is no such endpoint; see GET /openapi.json"
+_NO_ENDPOINT = "unknown endpoint; see GET /openapi.json"
 
 _BASE_URL_HINTS = {
     "/v1/v1/": "leave `/v1` out of the client's base URL: it adds it by itself",
     "/v1/api/": "leave `/v1` out of the client's base URL: Ollama's API has none",
     "/api/api/": "leave `/api` out of the client's base URL: it adds it by itself",
-    "//": "the client's base URL ends with a slash too many",
+    "//": "the client's base URL ends with one slash too many",
 }
 """The likely mistake for an unknown path: nearly always a base URL that was meant for another client."""
 
@@ -94,7 +94,7 @@ def status_of(error: StokerError) -> int:
 
 def error_body(error: StokerError) -> ErrorBody:
     """The JSON of an error, for a whole response as for an event in a stream."""
-    parameter = error.fields.get("parameter")
+    parameter = error.fields.get("parameter", error.fields.get("pointer"))
     detail = ErrorDetail(
         message=error.message[:_MAX_MESSAGE_CHARS],
         type=_entry(error)[1],

@@ -67,6 +67,8 @@ class GenerationRequest:
     """Makes the reader of one answer; None = an answer is content as it is written."""
     reports_progress: bool = False
     """Outputs say how far the prompts are computed, before the first tokens."""
+    traces: bool = False
+    """Outputs say where their tokens came from."""
     media: tuple[Media, ...] = ()
     """Files whose markers are in the prompts."""
     session: SessionUse | None = None
@@ -104,6 +106,7 @@ class GenerationRequest:
             adapters=self.adapters,
             outline=self.outline,
             reports_progress=self.reports_progress,
+            traces=self.traces,
             media=self.media,
             session=self.session if index == choice == 0 else None,
         )

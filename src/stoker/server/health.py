@@ -23,6 +23,8 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: str
     num_restarts: int
+    progress: float | UnsetType = UNSET
+    """How far the weights are on their way into memory, from 0 to 1, while that is known."""
     num_running: int | UnsetType = UNSET
     num_waiting: int | UnsetType = UNSET
     kv_used: int | UnsetType = UNSET
@@ -50,7 +52,7 @@ class HealthReply(msgspec.Struct, frozen=True, kw_only=True):
 @router.endpoint(
     "GET",
     HEALTH_PATHS[0],
-    "Says whether the models can answer now: 200 if all of them can, else 503.",
+    "Health check: 200 if all models can answer now, else 503.",
     aliases=HEALTH_PATHS[1:],
     reply=HealthReply,
 )
@@ -85,6 +87,7 @@ def _model_health(name: str, health: Health) -> ModelHealth:
         id=name,
         state=health.state,
         num_restarts=health.num_restarts,
+        progress=UNSET if health.loaded_part is None or health.is_ready else round(health.loaded_part, 4),
         node=health.node or UNSET,
         kv_events=health.kv_events or UNSET,
     )

@@ -15,15 +15,15 @@ from stoker.server.fields import Honoured
 Schema: TypeAlias = dict[str, Any]
 
 _ERRORS: Mapping[int, str] = {
-    400: "The request cannot be honoured as it stands.",
+    400: "The request is not valid.",
     401: "The API key is missing or wrong.",
-    403: "Who asks may not do this.",
-    404: "There is nothing of that name.",
+    403: "The API key, or the machine of the client, is not allowed to do this.",
+    404: "Not found.",
     408: "The body took too long.",
     413: "The body is too large.",
     415: "The body is compressed.",
     429: "The queue is full; try again after `Retry-After`.",
-    500: "Something failed that should not.",
+    500: "Internal error.",
     503: "The model cannot answer now; try again after `Retry-After`.",
     504: "The request's deadline passed.",
     529: "The model cannot answer now.",

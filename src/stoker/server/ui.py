@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -36,6 +37,9 @@ POLICY = "; ".join(
 
 ROOT = Path(__file__).resolve().parents[1] / "ui"
 _INDEX = "index.html"
+_SERVICE_WORKER = "sw.js"
+_NAME = re.compile(r"\w+(?:[./]\w+)*", re.ASCII)
+"""A path below the folder. It has no two separators in a row, so none leads out of the folder."""
 _MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -54,7 +58,7 @@ _HEADERS = {
 _MIN_GZIP_BYTES = 1024
 
 
-@router.endpoint("GET", "/", "The page for browsers; other clients are told that a server is running.", error=None)
+@router.endpoint("GET", "/", "The web page for browsers; other clients get a line of text.", error=None)
 async def root(call: Call[None]) -> Response:
     """The page if `Accept` names HTML, else the text by which Ollama's clients know a server."""
     if call.config.ui and "text/html" in call.request.headers.get("accept", ""):
@@ -73,25 +77,29 @@ async def file(call: Call[None]) -> Response:
 
 
 def _file(name: str, request: Request) -> Response:
-    path = _names().get(name)
-    if path is None:
+    path = ROOT / name
+    if _NAME.fullmatch(name) is None or not path.is_file():
         raise HTTPException(404)
-    content = path.read_bytes()
-    etag = f'W/"{sha256(content).hexdigest()[:32]}"'
+    changed = path.stat()
+    content, packed, etag = _content(path, changed.st_mtime_ns, changed.st_size)
     headers = {**_HEADERS, "ETag": etag, "Vary": "Accept-Encoding"}
+    if name == _SERVICE_WORKER:
+        headers["Service-Worker-Allowed"] = "../"  # the page is one folder above it
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     if len(content) >= _MIN_GZIP_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
-        content = _gzip(content)
+        content = packed
         headers["Content-Encoding"] = "gzip"
     return Response(content, media_type=_MEDIA_TYPES.get(path.suffix, "text/plain"), headers=headers)
 
 
-def _names() -> dict[str, Path]:
-    """Every file by its path below the folder. A path is looked up, never opened, so none leads out of the folder."""
-    return {path.relative_to(ROOT).as_posix(): path for path in ROOT.rglob("*") if path.is_file()}
+@lru_cache(maxsize=256)
+def _content(path: Path, time_ns: int, size: int) -> tuple[bytes, bytes, str]:
+    """A file, the same compressed, and what tells it from other versions.
 
-
-@lru_cache(maxsize=128)
-def _gzip(content: bytes) -> bytes:
-    return gzip.compress(content, mtime=0)
+    Args:
+        path: of the file.
+        time_ns, size: of its last change. Another one is another version, as after an edit in an editable installation.
+    """
+    content = path.read_bytes()
+    return content, gzip.compress(content, mtime=0), f'W/"{sha256(content).hexdigest()[:32]}"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.engine.protocol import Output
 from stoker.engine.view import Progress
 from stoker.server.generation import Generation
 
@@ -35,6 +36,31 @@ class PromptProgress(msgspec.Struct, frozen=True, kw_only=True):
     processed: int
     """Tokens that are done, including cached ones."""
     time_ms: float
+
+
+class CachedFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """Cached prompt tokens by where they were found."""
+
+    pool: int
+    memory: int
+    disk: int
+
+
+class TraceReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the tokens of one chunk came from. The fields after the first three are on the last chunk of a choice."""
+
+    ids: list[int]
+    """The tokens, also those that add no text."""
+    steps: list[int]
+    """The step of the engine that made each of them, as `/engine/events` numbers it."""
+    drafted: list[bool]
+    """Whether the token was guessed before it was computed."""
+    slot: int | UnsetType = UNSET
+    queue_ms: float | UnsetType = UNSET
+    """How long the request waited for its first step."""
+    cached: CachedFrom | UnsetType = UNSET
+    preempted: int | UnsetType = UNSET
+    """How often the request lost its place to another one."""
 
 
 class InputTokens(msgspec.Struct, frozen=True):
@@ -73,6 +99,24 @@ def prompt_progress(progress: Progress) -> PromptProgress:
         cache=progress.num_cached,
         processed=progress.num_computed,
         time_ms=round(1e3 * progress.elapsed_s, 3),
+    )
+
+
+def trace_reply(output: Output) -> TraceReply | None:
+    """None if the request is not traced."""
+    trace = output.trace
+    if trace is None:
+        return None
+    reply = TraceReply(ids=output.token_ids, steps=trace.steps, drafted=trace.drafted)
+    if trace.end is None:
+        return reply
+    pool, memory, disk = trace.end.cached
+    return msgspec.structs.replace(
+        reply,
+        slot=trace.end.slot,
+        queue_ms=round(1e3 * trace.end.queue_s, 3),
+        cached=CachedFrom(pool=pool, memory=memory, disk=disk),
+        preempted=trace.end.num_preempted,
     )
 
 

@@ -9,10 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
+from urllib.parse import unquote
 
 from stoker.core.media import Media, MediaKind
 from stoker.core.sound_formats import sound_format
 from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.text.file_formats import format_name
 
 MAX_MEDIA_BYTES = 20 << 20
 """Maximum size of one file."""
@@ -25,10 +27,14 @@ MEDIA_TYPES = frozenset({"image_url", "input_image", "image", "input_audio"})
 """Types of parts that `media_part` reads."""
 
 _FORMATS: Mapping[MediaKind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, MP3, FLAC, OGG, M4A or WebM"}
-_DATA_URL = re.compile(r"data:([a-zA-Z0-9.+/_-]*)((?:;[^;,]*)*),")
+_KINDS: Mapping[MediaKind, str] = {"image": "an image", "audio": "a recording"}
+_DATA_URL = re.compile(r"data:[^,]*; *base64 *,", re.IGNORECASE)
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+_BLANKS = b" \t\r\n\f"
 _DIGEST_CHARS = 32
 _SIDES = {"auto": 0, "low": 512, "high": 0, "original": 0}
 """Longer side of an image in pixels, by the detail that is asked for; 0 = as it is."""
+_OVERSIZED = ("downsize", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,10 @@ def media_from_bytes(
         raise _invalid(where, f"has {len(data)} bytes: a file may have {max_bytes}")
     found = _kind_of(data)
     if found is None or kind not in (None, found):
+        name = format_name(data) if found is None else _KINDS[found]
         formats = [words for known, words in _FORMATS.items() if kind in (None, known)]
-        raise _invalid(where, f"is in a format that is not supported: send {' or '.join(formats)}")
+        is_what = f"is {name}, which is not supported here" if name else "is in a format that is not supported"
+        raise _invalid(where, f"{is_what}: send {' or '.join(formats)}")
     digest = hashlib.sha256(b"%d\0%b" % (longest, data) if longest else data).hexdigest()
     return Media(found, f"<__media_{digest[:_DIGEST_CHARS]}__>", data, longest)
 
@@ -109,6 +117,7 @@ def media_of_parts(parts: Sequence[object], where: str = "messages") -> tuple[Me
 def _image(kind: str, fields: Mapping[object, object], where: str) -> Media:
     source = fields.get("source")
     if kind == "image" and isinstance(source, Mapping):
+        _check_transformations(fields.get("transformations"), f"{where}.transformations")
         return _anthropic_image(cast("Mapping[object, object]", source), f"{where}.source")
     if fields.get("file_id") is not None:
         raise UnsupportedParameter(f"`{where}.file_id`: there is no store of files; send the data", parameter=where)
@@ -126,6 +135,15 @@ def _longest(fields: Mapping[object, object], where: str) -> int:
     if not isinstance(detail, str) or detail not in _SIDES:
         raise _invalid(f"{where}.detail", f"must be one of {', '.join(_SIDES)}")
     return _SIDES[detail]
+
+
+def _check_transformations(wishes: object, where: str) -> None:
+    """Both wishes for an image that is too large are met: it is refused, and none is made smaller before the model."""
+    if wishes is None:
+        return
+    wish = cast("Mapping[object, object]", wishes).get("oversized_image") if isinstance(wishes, Mapping) else wishes
+    if wish not in (None, *_OVERSIZED):
+        raise _invalid(f"{where}.oversized_image", f"must be one of {', '.join(_OVERSIZED)}")
 
 
 def _anthropic_image(source: Mapping[object, object], where: str) -> Media:
@@ -151,22 +169,31 @@ def decoded_file(text: object, where: str) -> bytes:
     """
     if not isinstance(text, str) or not text:
         raise _invalid(where, "must be the file as base64 text")
+    text = text.strip()
     payload = text
     if text[:5].lower() == "data:":
-        found = _DATA_URL.match("data:" + text[5:])
-        if found is None or not found[2].lower().endswith(";base64"):
-            raise _invalid(where, "must be a `data:` URL with base64 in it")
-        payload = text[found.end() :]
+        found = _DATA_URL.match(text)
+        if found is None:
+            raise _invalid(where, "must be a `data:` URL with base64 in it, as in `data:image/png;base64,…`")
+        payload = unquote(text[found.end() :])
     elif re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", text):
         raise UnsupportedParameter(
             f"`{where}`: its URL is not fetched here; send the file as a `data:` URL", parameter=where
         )
-    # A third more characters than bytes: what is too large need not be decoded.
-    if len(payload) > (MAX_MEDIA_BYTES + 2) // 3 * 4 + 4:
-        raise _invalid(where, f"is larger than {MAX_MEDIA_BYTES} bytes")
+    return _decoded(payload, where)
+
+
+def _decoded(payload: str, where: str) -> bytes:
+    """Programs break base64 into lines, leave out its padding, and use the characters that suit URLs."""
     try:
-        return base64.b64decode(payload, validate=True)
-    except (binascii.Error, ValueError) as error:
+        digits = payload.encode("ascii").translate(_TO_STANDARD, _BLANKS).rstrip(b"=")
+        # A third more characters than bytes: what is too large need not be decoded.
+        if len(digits) > (MAX_MEDIA_BYTES + 2) // 3 * 4:
+            raise _invalid(where, f"is larger than {MAX_MEDIA_BYTES} bytes")
+        return base64.b64decode(digits + b"=" * (-len(digits) % 4), validate=True)
+    except UnicodeEncodeError as error:
+        raise _invalid(where, "is not valid base64: it has characters beyond ASCII") from error
+    except binascii.Error as error:
         raise _invalid(where, f"is not valid base64: {error}") from error
 
 

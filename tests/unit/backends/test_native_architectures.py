@@ -186,8 +186,8 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (TinyModel(architecture="rwkv7"), "does not know the architecture `rwkv7` of .*: no layer has attention"),
-        (TinyModel(architecture="unheard-of"), "does not know the architecture `unheard-of`"),
+        (TinyModel(architecture="rwkv7"), "does not support the architecture `rwkv7` of .*: no layer has attention"),
+        (TinyModel(architecture="unheard-of"), "does not support the architecture `unheard-of`"),
         (TinyModel(keys={"rope.scaling.type": "su"}), "rope scaling `su`"),
         (TinyModel(architecture="glm4", keys={"rope.dimension_sections": [2, 3, 3, 0]}), "along several axes"),
         (TinyModel(keys={"expert_count": 8, "expert_used_count": 2}), "no tensor for the gates of all experts"),

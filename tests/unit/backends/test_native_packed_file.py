@@ -1,4 +1,4 @@
-"""Packed files in a shared directory: made once, mapped by all, made again when they are not what they should be."""
+"""Packed files in a shared directory: made once, mapped by all, packed again when they are not what they should be."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_file_that_is_not_what_it_should_be_is_made_again(
     assert memory is not None
     assert memory[:] == CONTENT
     assert fill.num_calls == 1
-    assert "made again" in caplog.text
+    assert "packed again" in caplog.text
 
 
 def test_whoever_has_mapped_a_file_keeps_it_when_it_is_replaced(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_directory_that_cannot_be_is_one_line_in_the_log(tmp_path: Path, caplo
     fill = Filler()
     assert PackedStore(tmp_path / "file" / "packed", PLENTY).open(NAME, len(CONTENT), fill) is None
     assert fill.num_calls == 0
-    assert len([record for record in caplog.records if "stay in memory" in record.message]) == 1
+    assert len([record for record in caplog.records if "cannot be kept on disk" in record.message]) == 1
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])

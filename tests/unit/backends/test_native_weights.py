@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
@@ -22,10 +24,13 @@ from stoker.backends.native.file import ModelParts
 from stoker.backends.native.huge_pages import lies_in_small_pages
 from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.layout import Layout, plan_layout
+from stoker.backends.native.packed_file import PackedStore, fingerprint
+from stoker.backends.native.packed_writing import Writing
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 from stoker.models.gguf import read_gguf
 from tests.tiny_models import ALL_TYPES, GRID_TYPES, TinyModel, write_tiny_model
+from tests.waiting import BOUND_S
 
 PLENTY = 1 << 30
 SHAPE: dict[str, Any] = {"hidden_size": 256, "feed_forward_size": 256, "num_heads": 4, "head_size": 64}
@@ -197,13 +202,69 @@ def test_a_file_in_small_pages_is_read_into_memory_if_it_is_not_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
-    monkeypatch.setattr("stoker.backends.native.weights._COPIED_BYTES", 5000)
+    monkeypatch.setattr("stoker.backends.native.packed_writing._PIECE_BYTES", 5000)
     monkeypatch.setattr("stoker.backends.native.weights.lies_in_small_pages", lambda _: True)
     with opened(path) as (parts, layout):
         shared = load_weights(parts, layout, directory=tmp_path / "packed", max_bytes=PLENTY, threads=1)
         copied = load_weights(parts, layout, directory=tmp_path / "packed", max_bytes=PLENTY, threads=1, may_copy=True)
     assert (shared.is_shared, copied.is_shared) == (True, False)
     check(path, copied)
+
+
+def load_alone(path: Path, directory: Path) -> Weights:
+    """As an engine does that has no replicas."""
+    with opened(path) as (parts, layout):
+        return load_weights(parts, layout, directory=directory, max_bytes=PLENTY, threads=2, may_copy=True)
+
+
+def held_lock(path: Path, directory: Path) -> FileLock:
+    """Of the packed file: while it is held, no file can be written."""
+    with opened(path) as (parts, layout):
+        return FileLock(directory / f".{fingerprint(parts, layout)}.lock")
+
+
+def test_a_model_answers_before_its_packed_file_is_written(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    with held_lock(path, packed):
+        weights = load_alone(path, packed)
+        check(path, weights)
+        assert not list(packed.glob("*.stoker"))
+    weights.close()
+    assert len(list(packed.glob("*.stoker"))) == 1
+    found = load_alone(path, packed)
+    assert found.writing is None
+    assert found.memory[:] == weights.memory[:]
+
+
+def test_a_packed_file_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    with opened(path) as (parts, layout):
+        name = fingerprint(parts, layout)
+    lock = held_lock(path, packed)
+    with lock:
+        memory = load(path).memory
+        writing = Writing(PackedStore(packed, PLENTY), name, memory, finish_s=0)
+        writing.close()
+    for thread in threading.enumerate():  # it has the lock now, and sees that nobody waits for the file
+        if thread.name == "stoker-packed-file":
+            thread.join(BOUND_S)
+    assert not list(packed.glob("*.stoker"))
+    assert not list(packed.glob("*.part"))
+
+
+def test_a_model_that_changes_while_it_is_packed_is_refused(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
+
+    def change(_done: int, _total: int) -> None:
+        os.utime(path, ns=(1, 1))
+
+    with opened(path) as (parts, layout), pytest.raises(ModelFileInvalid, match="was changed"):
+        load_weights(parts, layout, directory=tmp_path, max_bytes=PLENTY, threads=1, progress=change, may_copy=True)
+    assert not list(tmp_path.glob("*.stoker"))
 
 
 SMAPS = """7f10-7f20 r--s 00010000 fe:00 12 /packed/a.stoker

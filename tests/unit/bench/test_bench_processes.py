@@ -74,6 +74,44 @@ def test_a_server_that_is_never_ready_is_given_up() -> None:
     run(main())
 
 
+def test_a_first_start_prepares_into_a_folder_that_goes_with_it(tmp_path: Path) -> None:
+    """A server that serves what lies in its folder, and has prepared a file there."""
+    program = """
+import http.server, os
+os.chdir(os.environ["STOKER_PACKED_DIR"])
+assert not os.listdir()
+open("prepared", "w").close()
+http.server.test(http.server.SimpleHTTPRequestHandler, port=int("{port}"), bind="127.0.0.1")
+"""
+
+    async def main() -> None:
+        command = [sys.executable, "-c", program]
+        server = LaunchedServer("first", command, ready_path="/prepared", prepared=("STOKER_PACKED_DIR", tmp_path))
+        assert "first" in server.abilities
+        for _ in range(2):
+            target = await server.spawn(is_first=True)
+            while (await get(target, "/prepared", 5))[0] != 200:
+                server.check_alive()
+                await asyncio.sleep(0.01)
+            assert len(os.listdir(tmp_path)) == 1
+        await server.stop()
+        assert not os.listdir(tmp_path)
+
+    run(main())
+
+
+def test_files_that_are_forgotten_are_read_from_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(bytes(1 << 20))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    server = LaunchedServer("cold", HTTP_SERVER, files=lambda: [path])
+    assert "cold disk" in server.abilities
+    server.forget_files()
+    assert path.read_bytes() == bytes(1 << 20)
+    assert "cold disk" not in LaunchedServer("cold", HTTP_SERVER).abilities
+
+
 def test_a_server_that_does_not_stop_when_asked_is_killed() -> None:
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
 

@@ -22,7 +22,7 @@ from stoker.errors import InvalidInput, ModelNotLoaded
 from tests.unit.bench.scripted_server import Exchange, Script, Scripted, answer, scripted
 from tests.waiting import BOUND_S
 
-EVERYTHING: frozenset[Ability] = frozenset(("server", "restart", "launch"))
+EVERYTHING: frozenset[Ability] = frozenset(("server", "restart", "launch", "first", "cold disk"))
 
 
 @dataclass
@@ -45,9 +45,12 @@ class FakeServer:
             raise ModelNotLoaded(self.broken)
         return self.target
 
-    async def spawn(self) -> Target:
-        self.calls.append("spawn")
+    async def spawn(self, *, is_first: bool = False) -> Target:
+        self.calls.append("spawn first" if is_first else "spawn")
         return self.target
+
+    def forget_files(self) -> None:
+        self.calls.append("forget")
 
     def check_alive(self) -> None:
         if self.broken:
@@ -255,6 +258,21 @@ def test_cold_asks_until_the_server_answers() -> None:
     assert part.answers[0].failure is None
     assert len(ran.requests) == 4
     assert part.answers[0].sent_s == 0, "the clock runs from before the process is started"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "calls"),
+    [
+        ("first-start", ["stop", "spawn first", "stop"]),
+        ("cold-disk", ["start", "stop", "forget", "spawn"]),
+    ],
+)
+def test_first_starts_and_cold_disks_are_made_before_the_clock_runs(scenario: str, calls: list[str]) -> None:
+    ran = run_scenario(small(scenario), answer)
+    assert ran.server.calls == calls
+    (part,) = ran.parts
+    assert part.answers[0].failure is None
+    assert len(ran.requests) == 1
 
 
 def test_cold_says_how_the_server_ended() -> None:

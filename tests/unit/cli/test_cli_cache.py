@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def test_list_says_what_is_kept_of_which_model(stoker: Stoker, folder: Path) -> 
     assert "smollm2" in done.out
     assert "0.3 MB" in done.out
     assert ONE.hex()[:12] in done.out
+
+
+def test_list_as_json_has_numbers(stoker: Stoker, folder: Path) -> None:
+    listed = json.loads(stoker("cache", "list", "--json", "--cache-dir", str(folder)).out)
+    assert {row["model"]: row["num_blocks"] for row in listed} == {"smollm2": 2, "gemma3": 1}
+    assert all(row["size_bytes"] > 100_000 for row in listed)
 
 
 def test_the_folder_is_a_setting_like_any_other(

@@ -59,16 +59,16 @@ def test_a_message_that_cannot_fit_is_refused_and_the_talk_goes_on(stoker: Stoke
     assert (done.code, done.out) == (0, f"{REPLY}\n{REPLY}\n")
     assert "maximum context length" in done.err
     assert "(message not sent; /clear starts over)" in done.err
-    assert "a new conversation" in done.err
+    assert "(started over)" in done.err
 
 
 def test_the_oldest_turns_leave_when_the_context_is_full(stoker: Stoker) -> None:
     lines = b"Hi there, you\n" * 14
     done = stoker("chat", REPLY, stdin=lines)
     assert (done.code, done.out) == (0, f"{REPLY}\n" * 14)
-    assert "tokens are taken: soon the oldest turns are left out" in done.err
-    assert "tokens is full: the oldest turn was left out)" in done.err
-    assert "left out" not in stoker("chat", REPLY, stdin=lines.replace(b"\n", b"\n/clear\n")).err
+    assert "the oldest turns are dropped when all are" in done.err
+    assert "tokens is full: the oldest turn was dropped)" in done.err
+    assert "was dropped" not in stoker("chat", REPLY, stdin=lines.replace(b"\n", b"\n/clear\n")).err
 
 
 def test_a_message_of_several_lines_is_one_message(stoker: Stoker, asked: list[Any]) -> None:
@@ -79,7 +79,7 @@ def test_a_message_of_several_lines_is_one_message(stoker: Stoker, asked: list[A
 def test_a_line_with_a_slash_is_text_where_it_is_no_command(stoker: Stoker, asked: list[Any]) -> None:
     done = stoker("chat", REPLY, stdin=b"//help\n/etc/passwd is a file\n/nonsense\n")
     assert [messages[-1]["content"] for messages in asked] == ["/help", "/etc/passwd is a file"]
-    assert "error: there is no command /nonsense: /help lists them" in done.err
+    assert "error: unknown command /nonsense: /help lists the commands" in done.err
 
 
 def test_retry_and_undo_take_the_last_turn_back(stoker: Stoker, asked: list[Any]) -> None:
@@ -87,14 +87,14 @@ def test_retry_and_undo_take_the_last_turn_back(stoker: Stoker, asked: list[Any]
     assert [[m["content"] for m in messages if m["role"] == "user"] for messages in asked] == [
         *(["One"], ["One", "Two"], ["One", "Two"], ["One", "Three"])
     ]
-    assert "error: there is no question yet" in done.err
-    assert "(taken back: Two)" in done.err
+    assert "error: there is no message yet" in done.err
+    assert "(removed: Two)" in done.err
 
 
 def test_an_image_is_refused_by_a_model_that_takes_none(stoker: Stoker, asked: list[Any]) -> None:
     done = stoker("chat", REPLY, stdin=b"/image /nowhere.png\n/image\nHi\n")
     assert "error: this model takes no images; serve it with --mmproj FILE" in done.err
-    assert "images of the next question: none" in done.err
+    assert "images of the next message: none" in done.err
     assert [messages[-1]["content"] for messages in asked] == ["Hi"]
 
 
@@ -110,16 +110,18 @@ def test_settings_hold_from_then_on(stoker: Stoker) -> None:
     done = stoker("chat", REPLY, stdin=lines)
     assert done.out == "Fin\nFine, \n"
     assert "(prompt: " in done.err
-    assert "  stop ('th',)\n  markdown off\n  stats on" in done.err
+    assert "  stop th\n  markdown off\n  stats on" in done.err
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("/set warmth 3", "there is no setting 'warmth'; settings: markdown, stats, temperature"),
+        ("/set warmth 3", "unknown setting 'warmth': settings: markdown, stats, temperature"),
         ("/set temperature hot", "temperature must be a number, not 'hot'"),
+        ("/set temprature 0", "unknown setting 'temprature': did you mean temperature? settings"),
+        ("/set seed 1.5", "seed must be a whole number, not '1.5'"),
         ("/set temperature -5", "`temperature` must be between"),
-        ("/set stats maybe", "on or off, not 'maybe'"),
+        ("/set stats maybe", "must be on or off, not 'maybe'"),
         ("/load nothing", "no conversation was saved as 'nothing'; saved: none"),
         ("/save a/b", "'a/b' cannot be the name of a conversation"),
         ("/load", "there is no conversation to continue yet"),
@@ -134,9 +136,47 @@ def test_what_a_command_cannot_do_is_told_and_the_talk_goes_on(stoker: Stoker, l
 def test_a_conversation_is_saved_and_loaded(stoker: Stoker, asked: list[Any], tmp_path: Path) -> None:
     done = stoker("chat", REPLY, "-s", "Be brief.", stdin=b"One\n/tokens\n/save first\n")
     assert f"saved: {tmp_path}/state/chat/first.json" in done.err
-    assert re.search(r"[1-9]\d* of 512 tokens, in 1 turns", done.err)
-    assert "(1 turns; the conversation goes on)" in stoker("chat", REPLY, stdin=b"/load first\nTwo\n").err
+    assert re.search(r"[1-9]\d* of 512 tokens, in 1 turn\n", done.err)
+    assert "(1 turn; the conversation is resumed)" in stoker("chat", REPLY, stdin=b"/load first\nTwo\n").err
     assert [message["content"] for message in asked[-1]] == ["Be brief.", "One", REPLY, "Two"]
+
+
+def test_settings_can_be_set_in_ollamas_words(stoker: Stoker, asked: list[Any]) -> None:
+    lines = b"/set parameter num_predict 3\n/set verbose\n/set system Be brief.\nHi\n/set quiet\n/show\n"
+    done = stoker("chat", REPLY, stdin=lines)
+    assert done.out == "Fin\n"
+    assert [message["content"] for message in asked[-1]] == ["Be brief.", "Hi"]
+    assert done.err.count("(prompt: ") == 1
+    assert done.err.count("  max_tokens 3") == 2
+    assert f"model: {REPLY}, context size 512\nsystem prompt: Be brief.\n" in done.err
+
+
+@pytest.mark.parametrize("line", [b"/HELP", b"/Help"])
+def test_commands_may_be_in_capitals(stoker: Stoker, line: bytes) -> None:
+    assert "/clear                      start over" in stoker("chat", REPLY, stdin=line + b"\n").err
+
+
+@pytest.mark.parametrize("line", [b"/sytem Be brief.", b"/system-prompt Be brief."])
+def test_a_command_with_a_slip_is_no_text(stoker: Stoker, asked: list[Any], line: bytes) -> None:
+    assert "did you mean /system?" in stoker("chat", REPLY, stdin=line + b"\n").err
+    assert asked == []
+
+
+def test_a_retry_that_is_stopped_keeps_the_answer(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = LLM.stream_chat
+    answers = iter([answer, None])
+
+    def stream_chat(self: LLM, *args: Any, **kwargs: Any) -> TextStream:
+        how = next(answers)
+        if how is None:
+            raise KeyboardInterrupt
+        return how(self, *args, **kwargs)
+
+    monkeypatch.setattr(LLM, "stream_chat", stream_chat)
+    done = stoker("chat", REPLY, stdin=b"One\n/retry\n/tokens\n/undo\n")
+    assert "(stopped before the answer began)" in done.err
+    assert "tokens, in 1 turn\n" in done.err
+    assert "(removed: One)" in done.err
 
 
 def test_nothing_is_kept_of_a_pipe(stoker: Stoker) -> None:
@@ -153,7 +193,7 @@ def test_the_last_conversation_is_continued(
     monkeypatch.setattr(keyboard, "_typed", lambda words, keeps_history: keyboard.read_line)
     stoker("chat", REPLY, "--plain", stdin=b"One\n")
     done = stoker("chat", REPLY, "--plain", "--continue", "--private", stdin=b"Two\n")
-    assert "(continued after 1 turns)" in done.err
+    assert "(continued after 1 turn)" in done.err
     assert [message["content"] for message in asked[-1]] == ["One", REPLY, "Two"]
     kept = tmp_path / "state" / "chat" / "last.json"
     assert "Two" not in kept.read_text()
@@ -164,7 +204,7 @@ def test_a_file_that_holds_no_conversation_is_named(stoker: Stoker, tmp_path: Pa
     folder = tmp_path / "state" / "chat"
     folder.mkdir(parents=True)
     (folder / "odd.json").write_text('{"system": "", "turns": [[3]], "num_tokens": 0}')
-    assert "odd.json holds no conversation that can be read" in stoker("chat", REPLY, stdin=b"/load odd\n").err
+    assert "odd.json is not a saved conversation" in stoker("chat", REPLY, stdin=b"/load odd\n").err
 
 
 def test_another_model_goes_on_with_the_conversation(stoker: Stoker, asked: list[Any]) -> None:

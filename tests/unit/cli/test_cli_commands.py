@@ -203,8 +203,10 @@ def test_exit_codes_by_kind_of_error(error: type[StokerError], code: int) -> Non
 def test_models_lists_the_catalog(stoker: Stoker) -> None:
     done = stoker("models")
     assert done.code == 0
-    assert done.out.splitlines()[0].split() == ["MODEL", "SIZE", "WHAT", "IT", "IS", "WHERE"]
-    assert any(line.startswith("smollm2 ") and "98 MB" in line and "not here" in line for line in done.out.splitlines())
+    assert done.out.splitlines()[0].split() == ["MODEL", "SIZE", "DESCRIPTION", "PATH"]
+    assert any(
+        line.startswith("smollm2 ") and "98 MB" in line and "not downloaded" in line for line in done.out.splitlines()
+    )
 
 
 def test_pull_prints_where_a_file_is(stoker: Stoker, tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def test_config_show_prints_each_value_with_its_origin(
     assert rows["engine.parallel"].split(maxsplit=1) == ["8", "default"]
     assert rows["engine.lora"].split(maxsplit=1) == ["[]", "default"]
     assert "the model's own, else 40" in rows["sampling.top_k"]
-    assert "STOKER_CTXSIZE is set and means nothing" in done.err
+    assert "STOKER_CTXSIZE is set, but is not a setting" in done.err
 
 
 def test_config_show_has_what_was_changed_and_where_it_was_looked_for(stoker: Stoker, tmp_path: Path) -> None:
@@ -257,7 +259,7 @@ def test_config_show_has_what_was_changed_and_where_it_was_looked_for(stoker: St
     ]
     assert "hidden" not in done.out
     usual = tmp_path / "config_home" / "stoker" / "stoker.toml"
-    assert f"file: {usual} (not there)" in done.err
+    assert f"file: {usual} (does not exist)" in done.err
     assert stoker("config", "path").out == f"{usual}\n"
     usual.parent.mkdir(parents=True)
     usual.write_text("[server]\nport = 9\n")
@@ -270,7 +272,7 @@ def test_config_show_for_programs(stoker: Stoker) -> None:
     assert told["file"] is None
     assert settings["server.port"] == {"key": "server.port", "value": 8080, "origin": "default"}
     assert settings["engine.lora"]["value"] == []
-    assert settings["server.api_key"]["value"] == "(given, not shown)"
+    assert settings["server.api_key"]["value"] == "(set, not shown)"
 
 
 def test_a_broken_config_file_is_a_usage_error(stoker: Stoker, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch, hub: FakeHub) -> None:
 
 def test_all_known_models_are_listed_one_a_line(stoker: Stoker) -> None:
     lines = stoker("models", "--all").out.splitlines()
-    assert lines[0].split() == ["MODEL", "SIZE", "CONTEXT", "CAN", "LICENSE", "MEMORY", "FITS", "HERE"]
+    assert lines[0].split() == ["MODEL", "SIZE", "CONTEXT", "CAN", "LICENSE", "MEMORY", "FITS", "PULLED"]
     assert len(lines) > 50
     row = next(line for line in lines if line.startswith("qwen3:4b "))
     assert row.split() == [
@@ -102,4 +102,4 @@ def test_a_pull_that_is_interrupted_says_that_it_can_go_on(stoker: Stoker, monke
     monkeypatch.setattr("stoker.models.store.resolve", interrupted)
     done = stoker("pull", "qwen3:4b")
     assert (done.code, done.out) == (130, "")
-    assert "goes on from here" in done.err
+    assert "to resume the download" in done.err

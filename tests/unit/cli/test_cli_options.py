@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from stoker.cli.command import EXAMPLES, SYNONYMS, meanings
+from stoker.cli.command import EXAMPLES, SYNONYMS, UNNEEDED, meanings
 from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER
 from stoker.config import setting_keys
 from stoker.engine.config import EngineConfig
@@ -119,6 +119,33 @@ def test_an_option_of_another_program_is_translated(stoker: Stoker, given: list[
     assert f"no such option: {given[0].partition('=')[0]}. Did you mean {meant}?" in done.err
 
 
+@pytest.mark.parametrize(
+    ("command", "given", "said"),
+    [
+        ("serve", "--jinja", "It is not needed: chat templates are always used"),
+        ("serve", "--enable-prefix-caching", "It is not needed: the prefix cache is always on"),
+        ("run", "-cnv", "It is not needed: without PROMPT, a terminal gets a conversation"),
+        ("chat", "--nowordwrap", "Did you mean --plain?"),
+        ("run", "--hidethinking", "Did you mean --no-think?"),
+    ],
+)
+def test_an_option_that_is_not_needed_here_is_explained(stoker: Stoker, command: str, given: str, said: str) -> None:
+    done = stoker(command, "fine", given)
+    assert done.code == 2
+    assert f"no such option: {given}. {said}" in done.err
+
+
+def test_no_option_that_there_is_is_called_unneeded(stoker: Stoker) -> None:
+    shown = " ".join(stoker(name, "--help-all").out for name in ("serve", "run", "chat", "batch"))
+    words = set(shown.replace(",", " ").split())
+    assert words & set(UNNEEDED) == set()
+
+
+def test_ranges_are_told_in_words(stoker: Stoker) -> None:
+    assert "Number of lines to show. [default: 50; 1 to 1000000]" in " ".join(stoker("logs", "-h").out.split())
+    assert "<int range>" not in "".join(stoker(name, "-h").out for name in ("logs", "search", "export", "top"))
+
+
 def test_an_option_that_is_an_argument_here_is_explained(stoker: Stoker) -> None:
     assert "Give it as the argument MODEL" in stoker("run", "-m", "fine").err
 
@@ -128,5 +155,5 @@ def test_a_value_that_looks_like_another_programs_option_is_a_value(stoker: Stok
 
 
 def test_every_translation_is_into_an_option_that_there_is(stoker: Stoker) -> None:
-    shown = stoker("serve", "--help-all").out + stoker("run", "--help-all").out
+    shown = "".join(stoker(name, "--help-all").out for name in ("serve", "run", "chat"))
     assert [ours for ours in SYNONYMS.values() if ours not in shown] == []

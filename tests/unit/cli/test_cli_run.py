@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -106,7 +107,7 @@ def test_a_terminal_and_no_prompt_is_a_conversation(stoker: Stoker) -> None:
     assert (done.code, done.out) == (0, f"{REPLY}\n")
     done = stoker("run", "--raw", REPLY, stdin=b"Hi\n", is_terminal=True)
     assert done.code == 2
-    assert "--raw continues a text" in done.err
+    assert "--raw needs a text to continue" in done.err
 
 
 def test_the_speed_is_shown_when_it_is_asked_for(stoker: Stoker) -> None:
@@ -206,4 +207,18 @@ def test_a_prompt_may_be_about_files(stoker: Stoker, tmp_path: Path) -> None:
     for file, words in ((damaged, "is damaged"), (tmp_path / "none", "cannot be read")):
         done = stoker("run", REPLY, "What is it?", "--file", str(file))
         assert (done.code, done.out, words in done.err) == (2, "", True), done.err
-    assert "--file is part" in stoker("run", "--raw", REPLY, "What?", "--file", str(note)).err
+    assert "--file cannot be combined with --raw" in stoker("run", "--raw", REPLY, "What?", "--file", str(note)).err
+
+
+def test_json_has_the_answer_and_its_numbers(stoker: Stoker) -> None:
+    answer = json.loads(stoker("run", "fine", "Hi", "--json", "-n", "3").out)
+    assert (answer["model"], answer["text"], answer["finish_reason"]) == ("fine", "fin", "length")
+    assert answer["usage"]["completion_tokens"] == 3
+    assert answer["timings"]["tokens_per_s"] > 0
+    assert "reasoning" not in answer
+
+
+def test_json_is_of_one_answer(stoker: Stoker) -> None:
+    done = stoker("run", "fine", "--json", is_terminal=True)
+    assert (done.code, done.out) == (2, "")
+    assert "no prompt: --json needs one, as PROMPT" in done.err

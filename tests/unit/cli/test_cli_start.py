@@ -148,7 +148,23 @@ def test_a_server_imports_neither_what_computes_nor_what_downloads() -> None:
     assert imported(code, heavy) == []
 
 
+def test_little_is_imported_before_engines_are_told_what_to_load() -> None:
+    code = "import stoker.cli.serve, stoker.serving, stoker.server.transport.run, stoker.engine.client"
+    later = (
+        *("uvicorn", "starlette.applications", "prometheus_client", "jinja2", "filelock", "numpy", "PIL"),
+        *("stoker.server.endpoints", "stoker.server.api", "stoker.server.transport.app", "stoker.chat.planning"),
+        *("stoker.text.chat_template", "stoker.text.chat_formats.table", "stoker.media.encoder", "stoker.grammars"),
+        *("stoker.core.scheduler", "stoker.core.kv_cache"),
+    )
+    assert imported(code, later) == []
+
+
+def test_a_server_computes_nothing_and_parses_no_grammar() -> None:
+    code = "import stoker.serving, stoker.server.transport.app"
+    assert imported(code, ("stoker.core.scheduler", "stoker.core.kv_cache", "stoker.grammars.lark", "PIL")) == []
+
+
 def test_an_engine_imports_neither_a_server_nor_other_backends() -> None:
     code = "import stoker.assembly, stoker.engine.process\nfor m in stoker.assembly._USUAL: __import__(m)"
     heavy = ("starlette", "uvicorn", "typer", "jinja2", "asyncio", "onnxruntime", "llama_cpp", "huggingface_hub")
-    assert imported(code, heavy) == []
+    assert imported(code, (*heavy, "stoker.backends.native.architectures.qwen3")) == []

@@ -154,4 +154,4 @@ def test_a_history_that_cannot_be_written_is_no_failure(
     (tmp_path / "file").touch()
     monkeypatch.setenv("STOKER_STATE_DIR", str(tmp_path / "file"))
     assert typed("one\r\x04", keeps_history=True) == ["one"]
-    assert "is not remembered" in capsys.readouterr().err
+    assert "cannot be saved" in capsys.readouterr().err

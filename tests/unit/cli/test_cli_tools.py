@@ -144,7 +144,7 @@ def test_the_user_is_asked_before_each_call(
     stoker: Stoker, script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     two = call("add", first=1, second=2) + "\n" + call("add", first=10, second=20)
-    answers = [{"when": "user does not allow", "text": "Refused."}, {"when": "30", "text": "Both."}, two]
+    answers = [{"when": "user declined", "text": "Refused."}, {"when": "30", "text": "Both."}, two]
     (tmp_path / "servers.json").write_text(
         json.dumps({"mcpServers": {"tested": dict(zip(("command", "args"), _split(SERVER), strict=True))}})
     )
@@ -162,7 +162,7 @@ def _split(command: str) -> tuple[str, list[str]]:
 
 def test_without_a_terminal_consent_is_needed(stoker: Stoker) -> None:
     done = stoker("chat", "scripted", "--mcp", SERVER)
-    assert (done.code, "agree to all with --yes" in done.err) == (2, True)
+    assert (done.code, "--yes calls tools without asking" in done.err) == (2, True)
 
 
 def test_a_model_that_only_calls_tools_is_stopped(stoker: Stoker, script: Script) -> None:

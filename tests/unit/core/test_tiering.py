@@ -19,6 +19,9 @@ from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request, prompt_s
 
 SYSTEM = [index % 250 for index in range(160)]
 CANNOT_CUT = CacheTraits(can_truncate=False, can_copy=False, shares_cells=False, can_export=True)
+APART = CacheTraits(
+    can_truncate=False, can_copy=True, copies_whole=True, shares_cells=True, can_export=True, exports_apart=True
+)
 
 
 def info(kv_tokens: int = 400, num_slots: int = 16, **fields: object) -> ModelInfo:
@@ -296,13 +299,59 @@ def test_states_are_taken_at_message_borders() -> None:
     loop = tiered(traits=CANNOT_CUT)
     original = loop.backend.export_kv
 
-    def export_kv(slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(slot: int, start: int, end: int, take: TakeMemory = new_memory, **more: bool) -> KVBytes:
         exported.append(end)
-        return original(slot, start, end, take)
+        return original(slot, start, end, take, **more)
 
     loop.backend.export_kv = export_kv  # type: ignore[method-assign]
     answer(loop, "a", [*SYSTEM[:80], IM_END, *range(100)])
     assert [length for length in exported if length <= 181] == [80, 160]
+
+
+def test_blocks_are_exported_once_for_all_states_of_a_prompt() -> None:
+    """Where keys and values can be had apart from states: a second state costs no second copy of what is before it."""
+    states, blocks = list[tuple[int, int]](), list[tuple[int, int]]()
+    loop = tiered(SlowTiers(), traits=APART)
+    original = loop.backend.export_kv
+
+    def export_kv(slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True) -> KVBytes:
+        (states if has_state else blocks).append((start, end))
+        return original(slot, start, end, take, has_state=has_state)
+
+    loop.backend.export_kv = export_kv  # type: ignore[method-assign]
+    answer(loop, "a", [*SYSTEM[:80], IM_END, *range(89), IM_END, *range(100)])
+    assert loop.transfers is not None
+    while loop.transfers.export():
+        pass
+    assert [end for _, end in states] == [80, 171, 256, 272]
+    assert all(start == (end - 1) // BLOCK_ENTRIES * BLOCK_ENTRIES for start, end in states)
+    assert sorted(blocks) == [(start, start + BLOCK_ENTRIES) for start in range(0, 256, BLOCK_ENTRIES)]
+
+
+def test_a_checkpoint_is_not_exported_as_what_was_in_its_slot_before() -> None:
+    """Exports are slow, so that a conversation is evicted while half of it is kept, for the checkpoint of another."""
+    loop = tiered(SlowTiers(), traits=APART, kv_tokens=1200, num_slots=3)
+    loop.scheduler.tiering.observe_export(1, 1.0)
+    prompt = [*SYSTEM, *SYSTEM, *range(60)]
+    answer(loop, "first", prompt)
+    answer(loop, "second", [*reversed(prompt[:370]), IM_END, *range(10)])
+    assert loop.transfers is not None
+    while loop.transfers.export():
+        pass
+    assert answer(loop, "again", prompt) == 0
+
+
+def test_a_state_without_one_of_its_blocks_is_not_restored() -> None:
+    tiers = SlowTiers()
+    loop = tiered(tiers, traits=APART)
+    prompt = [*SYSTEM[:99], IM_END, *range(100)]
+    answer(loop, "first", prompt)
+    for _ in range(3):
+        flood(loop)
+    chain = Chain(root_key(()))
+    chain.extend(prompt)
+    tiers.discard(chain.keys[1])
+    assert answer(loop, "again", prompt) == 0
 
 
 def test_whoever_waits_for_the_disk_does_not_hold_up_others_and_then_goes_on() -> None:
@@ -375,11 +424,11 @@ def test_an_import_that_fails_costs_a_computation_and_nobody_an_answer(traits: C
         flood(loop)
     original, calls = loop.backend.import_kv, list[int]()
 
-    def import_kv(slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(slot: int, start: int, end: int, state: KVBytes, **more: bool) -> None:
         calls.append(start)
-        if len(calls) == (3 if traits.can_truncate else 1):
+        if len(calls) == (3 if traits.can_truncate or traits.exports_apart else 1):
             raise BackendError("injected")
-        original(slot, start, end, state)
+        original(slot, start, end, state, **more)
 
     loop.backend.import_kv = import_kv  # type: ignore[method-assign]
     assert answer(loop, "again", prompt) == (2 * BLOCK_ENTRIES if traits.can_truncate else 0)
@@ -390,7 +439,7 @@ def test_an_import_that_fails_costs_a_computation_and_nobody_an_answer(traits: C
 def test_an_export_that_fails_is_not_tried_for_ever() -> None:
     loop = tiered(SlowTiers())
 
-    def export_kv(slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(slot: int, start: int, end: int, take: TakeMemory = new_memory, **more: bool) -> KVBytes:
         raise BackendError("injected")
 
     loop.backend.export_kv = export_kv  # type: ignore[method-assign]

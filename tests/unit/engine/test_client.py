@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
@@ -256,6 +257,23 @@ def test_killed_child_ends_begun_answers_and_repeats_the_others():
             assert (health.state, health.num_restarts) == (State.READY, 1)
             assert health.last_error == "was killed by SIGKILL"
             assert await answer(client) == ANSWER
+
+    run(test())
+
+
+def test_a_successor_follows_the_constraint_of_a_request_that_is_given_to_it():
+    async def test() -> None:
+        async with started(parallel=1) as client:
+            begun = client.generate(Submit("begun", "Q:", ENDLESS))
+            await first_output(begun)
+            outline = Outline(grammar=GrammarText(kind="json_schema", text='{"enum": ["an apple", "a pear"]}'))
+            waiting = client.generate(Submit("waiting", "Q:", GREEDY, outline=outline))
+            assert isinstance(await anext(waiting), Accepted), "the grammar is compiled"
+            kill(client)
+            with pytest.raises(EngineCrashed):
+                await drain(begun)
+            text = "".join([event.text async for event in waiting if isinstance(event, Output)])
+            assert text in ('"an apple"', '"a pear"'), text
 
     run(test())
 

@@ -40,7 +40,8 @@ def test_queue_prompt_and_step_are_timed():
     add(engine, "first")
     add(engine, "second")
     outputs = [event for _ in range(6) for event in engine.step() if isinstance(event, Output)]
-    assert [output.timing for output in outputs] == [None, None, Timing(1.0, 2.0)] * 2
+    ends = [Timing(1.0, 2.0, queue_s=0.0), Timing(1.0, 2.0, queue_s=3.0)]
+    assert [output.timing for output in outputs] == [None, None, ends[0], None, None, ends[1]]
     beat = engine.stats()
     assert (beat.step_s.num_values, beat.step_s.total) == (6, 6.0)
     assert (beat.queue_s.num_values, beat.queue_s.total) == (2, 3.0), "the second one waited for three steps"

@@ -71,7 +71,7 @@ def test_one_that_is_killed_in_the_middle_of_a_file_leaves_the_others_as_they_we
     first = answer(survivor, 50)
     with killed_when(tmp_path, lambda said: said == "half a file", "HALVES"):
         second = answer(survivor, 52)
-    assert len(list(tmp_path.glob("kv/*/*.tmp"))) == 1, "what it was writing"
+    assert len(list(tmp_path.glob("kv/*/*.tmp"))) == 1, "blocks that were being written"
     third = answer(survivor, 53)
     survivor.close()
     assert check_answers(tmp_path, [0, 50, 52, 53]) == [64, 165, 165, 165], "two blocks of the killed one; all others"

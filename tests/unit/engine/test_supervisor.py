@@ -342,7 +342,7 @@ def test_a_file_that_was_changed_is_not_served_as_what_it_was(tmp_path: Path):
         os.kill(client.child_pid, signal.SIGKILL)
         await until(lambda: f"another model in {model}" in (client.health().last_error or ""))
         assert client.health().state == "restarting"
-        with pytest.raises(ModelNotLoaded, match="changed since it was loaded"):
+        with pytest.raises(ModelNotLoaded, match="changed after it was loaded"):
             await client.ask(Tokenize("a"))
         model.write_text("A: {{ messages }}")
         await until(lambda: client.health().is_ready)

@@ -242,7 +242,7 @@ def test_publish_that_always_fails_kills_the_worker_quietly(caplog: pytest.LogCa
     with running(publish) as worker:
         worker.submit(submit("a", ENDLESS))
     assert worker.death is not None
-    assert "nobody can be told" in caplog.text
+    assert "the end of the engine cannot be reported" in caplog.text
 
 
 def test_close_ends_live_requests():

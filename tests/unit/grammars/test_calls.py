@@ -27,6 +27,7 @@ from stoker.text.chat_formats.table import FORMATS, GENERIC, Format
 from stoker.text.messages import Json
 from stoker.text.vocabulary import build_tokenizer
 from tests.grammars import Answers, random_text
+from tests.waiting import BOUND_S
 
 ROWS = {row.name: row for row in (*FORMATS, GENERIC)}
 TURNS: list[dict[str, Any]] = json.loads(Path("tests/golden/chat_turns.json").read_text())
@@ -367,6 +368,42 @@ def test_values_between_tags(schema: Any, allowed: list[str], refused: list[str]
         assert accepts(answers, grammar, tagged(value)) is not True, value
 
 
+_X = {"x": {"type": "integer"}}
+_XY: dict[str, Any] = {"type": "object", "properties": {"o": {"type": "object", "properties": _X}, **_X}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "allowed", "refused"),
+    [
+        ({"type": "object", "properties": {}}, ["{}"], ['{"y": 1}']),
+        (_XY, ["{}", '{"o": {"x": 1}, "x": 2}'], ['{"y": 1}', '{"o": {"y": 1}}']),
+        ({**_XY, "additionalProperties": True}, ['{"o": {"x": 1}, "y": 1}'], ['{"o": {"y": 1}}']),
+        ({**_XY, "additionalProperties": {"type": "null"}}, ['{"y": null}'], ['{"y": 1}']),
+        ({"type": "object"}, ['{"y": 1}'], []),
+        ({**_XY, "required": ["y"]}, ['{"x": 1, "y": 1}'], ['{"x": 1}']),
+        ({**_XY, "allOf": [{"properties": {"y": {}}, "required": ["y"]}]}, ['{"y": 1}'], ["{}"]),
+        ({**_XY, "anyOf": [{"required": ["y"], "properties": {"y": _XY}}]}, ['{"y": {"z": 1}}'], ["{}"]),
+        (
+            {"anyOf": [{"$ref": "#/$defs/a"}, {"properties": {"y": {}}}], "$defs": {"a": {"properties": _X}}},
+            ['{"x": 1}', '{"y": 1}'],
+            ['{"x": 1, "y": 1}', '{"z": 1}'],
+        ),
+    ],
+)
+def test_no_parameters_are_invented(parameters: Any, allowed: list[str], refused: list[str], answers: Answers) -> None:
+    grammar = call_grammar(ROWS["hermes"], [Tool(name="f", parameters=parameters)], SINGLE)
+    calls = {text: f'<tool_call>{{"name": "f", "arguments": {text}}}</tool_call>' for text in (*allowed, *refused)}
+    assert [text for text, call in calls.items() if accepts(answers, grammar, call) is True] == allowed
+
+
+def test_parameters_that_are_nested_too_deeply_are_any_object(answers: Answers) -> None:
+    deep: Any = {"type": "object", "properties": {}}
+    for _ in range(100):
+        deep = {"type": "object", "properties": {"x": deep}}
+    grammar = call_grammar(ROWS["hermes"], [Tool(name="f", parameters=deep)], SINGLE)
+    assert accepts(answers, grammar, '<tool_call>{"name": "f", "arguments": {"y": 1}}</tool_call>') is True
+
+
 def many(number: int) -> dict[str, Any]:
     names = [f"p{index}" for index in range(number)]
     return {
@@ -418,7 +455,7 @@ def test_a_tool_that_cannot_be_enforced_is_relaxed_alone(name: str, bad: str, an
     tools = [Tool(name="bad", parameters=BAD[bad]), TOOLS[0]]
     grammar = call_grammar(ROWS[name], tools, REQUIRED)
     assert grammar is not None
-    compiled = answers.compiler.open(grammar).result(60)
+    compiled = answers.compiler.open(grammar).result(BOUND_S)
     assert len(compiled.dropped) == 1
     assert "bad" in compiled.dropped[0] or "pattern" in compiled.dropped[0]
     wrong = {"hermes": '{"city": 1', "qwen_xml": "\n<parameter=name>", "lfm2": "name="}[name]
@@ -436,7 +473,7 @@ def test_a_pattern_that_raw_text_cannot_obey(answers: Answers) -> None:
     schema = {"type": "object", "properties": {"k": {"type": "string", "pattern": "(^a|b)c"}}}
     grammar = call_grammar(ROWS["qwen_xml"], [Tool(name="f", parameters=schema)])
     assert grammar is not None
-    assert "`f`" in answers.compiler.open(grammar).result(60).dropped[0]
+    assert "`f`" in answers.compiler.open(grammar).result(BOUND_S).dropped[0]
     strict = call_grammar(ROWS["qwen_xml"], [Tool(name="f", parameters=schema, is_strict=True)])
     with pytest.raises(UnsupportedSchema, match="`f`"):
         answers.open(strict or grammar)

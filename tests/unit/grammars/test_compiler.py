@@ -22,6 +22,7 @@ from stoker.models.vocabulary import read_vocabulary
 from stoker.text.vocabulary import build_tokenizer
 from stoker.text.vocabulary.special_tokens import Attribute
 from tests.grammars import BYTES, Answers, random_text, read_json
+from tests.waiting import BOUND_S
 
 PERSON = {
     "type": "object",
@@ -125,7 +126,7 @@ def test_what_is_wrong_is_an_error_of_its_request(
 
 def test_a_known_grammar_is_not_compiled_again(answers: Answers) -> None:
     grammar = choice("once")
-    assert not answers.compiler.open(grammar).result(60).was_known
+    assert not answers.compiler.open(grammar).result(BOUND_S).was_known
     again = answers.compiler.open(grammar)
     assert again.done()
     assert again.result().was_known
@@ -142,8 +143,8 @@ def test_two_answers_of_one_grammar_do_not_meet(answers: Answers) -> None:
 def test_grammars_that_were_not_used_leave_the_cache() -> None:
     compiler = GrammarCompiler(BYTES, Limits(cache_bytes=200_000))
     for text in ("a", "b", "a", "c", "d"):
-        compiler.open(choice(text)).result(60)
-    known = [compiler.open(choice(text)).result(60).was_known for text in ("d", "b")]
+        compiler.open(choice(text)).result(BOUND_S)
+    known = [compiler.open(choice(text)).result(BOUND_S).was_known for text in ("d", "b")]
     compiler.close()
     assert known == [True, False]
 
@@ -169,9 +170,9 @@ def test_only_so_many_grammars_wait() -> None:
     with pytest.raises(Overloaded):
         compiler.open(choice("c"))
     tokenizer.may_go_on.set()
-    assert first.result(60).constraint.allows(ord("a"))
-    assert second.result(60).constraint.allows(ord("b"))
-    assert compiler.open(choice("c")).result(60).constraint.allows(ord("c"))
+    assert first.result(BOUND_S).constraint.allows(ord("a"))
+    assert second.result(BOUND_S).constraint.allows(ord("b"))
+    assert compiler.open(choice("c")).result(BOUND_S).constraint.allows(ord("c"))
     compiler.close()
 
 
@@ -182,9 +183,9 @@ def test_what_waits_when_the_compiler_is_closed_is_cancelled() -> None:
     assert tokenizer.started.wait(60)
     second.add_done_callback(lambda _: tokenizer.may_go_on.set())
     compiler.close()
-    assert first.result(60).constraint.allows(ord("a"))
+    assert first.result(BOUND_S).constraint.allows(ord("a"))
     with pytest.raises(CancelledError):
-        second.result(60)
+        second.result(BOUND_S)
     with pytest.raises(InvalidInput, match="closed"):
         compiler.open(choice("c"))
 
@@ -193,7 +194,7 @@ def test_what_waits_when_the_compiler_is_closed_is_cancelled() -> None:
 def test_threads_that_compute_go_before_the_one_that_compiles() -> None:
     before, found = os.getpriority(os.PRIO_PROCESS, 0), list[int]()
     compiler = GrammarCompiler(BYTES, observe=lambda _: found.append(os.getpriority(os.PRIO_PROCESS, 0)))
-    assert compiler.open(choice("a")).result(60).constraint.allows(ord("a"))
+    assert compiler.open(choice("a")).result(BOUND_S).constraint.allows(ord("a"))
     compiler.close()
     assert found == [min(19, before + 10)]
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
@@ -203,5 +204,5 @@ def test_without_the_engine_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
     compiler = GrammarCompiler(BYTES)
     with pytest.raises(UnsupportedParameter, match="needs the package llguidance"):
-        compiler.open(choice("a")).result(60)
+        compiler.open(choice("a")).result(BOUND_S)
     compiler.close()

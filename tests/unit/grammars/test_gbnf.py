@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from stoker.backends.scripted import BOS, EOS
+from stoker.chat.constraints import written_grammar
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarInvalid
 from stoker.grammars.gbnf import lark_of_gbnf
@@ -24,6 +25,7 @@ ws     ::= | " " | "\n" [ \t]{0,20}
 """
 
 CASES = [
+    ('root ::= a_b\na_b ::= [a_] | _c\n_c ::= "c"', ["a", "_", "c"], ["b"]),
     ('root ::= "word" | "words" "x"', ["word", "wordsx"], ["words", "wordx", ""]),
     ('root ::= [a-z]+ "x"', ["ax", "xx", "abcx"], ["x", "ab"]),
     ('root ::= item+ "end"\nitem ::= [a-z]', ["aend", "endend"], ["end", "a"]),
@@ -61,6 +63,21 @@ def test_a_large_grammar_is_written_character_by_character() -> None:
     rules = [f'r-{index} ::= [a-m]+ "x" (r-{index + 1} | root) [n-z]*' for index in range(300)]
     lark = lark_of_gbnf("\n".join(['root ::= r-0 | ""', *rules, 'r-300 ::= "y"']), {}.get)
     assert all(line.startswith("r") for line in lark.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("%llguidance {}\nroot: /a/", "lark"),
+        ("start: item+\nitem: /a/", "lark"),
+        ("\n    // SQL\n    ?start: item\n    ?item: /a/", "lark"),
+        ('root ::= "start:"', "gbnf"),
+        ("root ::= a\n# start: b\na ::= [a]", "gbnf"),
+        ("restart: a", "gbnf"),
+    ],
+)
+def test_a_grammar_is_known_by_its_rules(text: str, kind: str) -> None:
+    assert written_grammar(text).kind == kind
 
 
 @pytest.mark.parametrize(("grammar", "good", "bad"), CASES)

@@ -155,7 +155,7 @@ def test_a_process_of_its_own_is_asked_for_a_gpu_only_where_libllama_knows_any(
     assert gpu.gpu_name_by_child() == gpu.gpu_name()
     gpu.gpu_name_by_child.cache_clear()
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    with pytest.raises(ModelUnsupported, match="does not tell whether it has a GPU"):
+    with pytest.raises(ModelUnsupported, match="cannot be asked whether it has a GPU"):
         gpu.gpu_name_by_child()
     monkeypatch.setattr(gpu, "built_for", lambda: None)
     assert gpu.gpu_name_by_child() is None

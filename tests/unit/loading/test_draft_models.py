@@ -103,7 +103,7 @@ def test_the_memory_plan_counts_its_weights_and_its_kv(folder: Path) -> None:
     ("draft", "error", "message"),
     [
         ("words.gguf", ConfigError, "their vocabularies differ: token .* is .* in one and .* in the other"),
-        ("hybrid.gguf", ConfigError, "recurrent layers cannot take back"),
+        ("hybrid.gguf", ConfigError, "recurrent layers cannot take rejected tokens back"),
         ("strange.gguf", ModelUnsupported, r"--draft-model strange\.gguf"),
         ("missing.gguf", ModelFileNotFound, r"--draft-model .*missing\.gguf"),
         ("onnx", ConfigError, "only a GGUF file can draft"),
@@ -128,4 +128,4 @@ def test_a_name_becomes_a_file(folder: Path) -> None:
 def test_for_llama_server_a_missing_file_is_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = with_local_draft(config(folder, "missing.gguf"), is_required=False)
     assert found.draft_model == ""
-    assert "no model drafts" in caplog.text
+    assert "there is no draft model" in caplog.text

@@ -304,17 +304,16 @@ def test_libllama_is_not_given_weights_that_it_crashes_on(tmp_path: Path, dtype:
         refuse_what_kills_it(gguf)
 
 
-def test_a_projector_is_used_where_libllama_can_place_the_rows_and_refused_where_not(model: Path, tmp_path: Path):
+def test_a_projector_is_used_also_where_rows_have_places(model: Path, tmp_path: Path):
     projector = str(write_projector(tmp_path / "mmproj.gguf", 64, kind="gemma3"))
     with loaded(model, backend="llama", mmproj=projector) as found:
         assert found.projector is not None
         assert found.rows_port is not None
         assert found.backend.info.max_batch_tokens == 256, "the pool has no more"
     rotating = write_tiny_model(tmp_path / "q.gguf", TinyModel(architecture="qwen2vl"))
-    with (
-        pytest.raises(ConfigError, match=r"rotate rows by their places.*the native executor"),
-        loaded(rotating, backend="llama", mmproj=projector),
-    ):
-        pass
-    with loaded(rotating, backend="llama") as found:
-        assert found.projector is None
+    with loaded(rotating, backend="llama", mmproj=projector) as found:
+        traits = found.backend.info.traits
+        assert (found.projector is None, traits.can_truncate, traits.copies_whole) == (False, False, True)
+    with loaded(rotating, backend="llama", mmproj="off") as found:
+        traits = found.backend.info.traits
+        assert (found.projector, traits.can_truncate, traits.copies_whole) == (None, True, False)

@@ -213,7 +213,7 @@ def test_each_kind_of_file_has_its_backend(folder: Path, tmp_path: Path) -> None
         (lambda f: (f / "model.onnx_data").unlink(), ModelFileNotFound, "keeps its weights in model.onnx_data"),
         (lambda f: cut(f / "model.onnx_data"), ModelFileInvalid, "model.onnx_data cannot be used: it is truncated"),
         (lambda f: cut(f / "model.onnx"), ModelFileInvalid, "model.onnx cannot be used: .*truncated"),
-        (lambda f: (f / "tokenizer.json").unlink(), ModelFileNotFound, r"no tokenizer\.json with it \(looked in "),
+        (lambda f: (f / "tokenizer.json").unlink(), ModelFileNotFound, r"no tokenizer\.json \(looked in "),
         (lambda f: (f / "tokenizer.json").write_text("{}"), ModelFileInvalid, r"tokenizer\.json cannot be used"),
         (lambda f: more_words(f, 1000), ModelFileInvalid, r"has \d+ tokens, but .* has logits for 260: .* belong"),
     ],

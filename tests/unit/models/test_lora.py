@@ -64,7 +64,7 @@ def test_the_key_names_the_content(model: Path, target: LoraTarget, tmp_path: Pa
         ({QUERY: pair(outputs=32)}, "do not fit"),
         ({QUERY: pair(rank=2, rank_b=3)}, "do not fit"),
         ({QUERY: pair(rank=4097)}, "rank 4097"),
-        ({"blk.9.attn_q.weight": pair()}, "which this model has not"),
+        ({"blk.9.attn_q.weight": pair()}, "which this model does not have"),
         ({"blk.0.attn_norm.weight": pair()}, "is not a matrix"),
         ({}, "no tensors"),
     ],

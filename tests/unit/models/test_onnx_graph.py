@@ -96,7 +96,7 @@ def test_a_truncated_file_is_told_wherever_it_ends(tmp_path: Path) -> None:
         with pytest.raises(ModelFileInvalid, match=r"m\.onnx cannot be used: .*(truncated|empty)"):
             read_onnx_graph(path)
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:77\nsize 4096\n")
-    with pytest.raises(ModelFileInvalid, match=r"pointer of Git LFS, .* `git lfs pull`"):
+    with pytest.raises(ModelFileInvalid, match=r"Git LFS pointer; .* `git lfs pull`"):
         read_onnx_graph(path)
     path.write_bytes(b"GGUF" * 100)
     with pytest.raises(ModelFileInvalid):

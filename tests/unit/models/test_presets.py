@@ -83,11 +83,14 @@ LICENSE MIT
     ("text", "complaint"),
     [
         ("SYSTEM Hi", "no line FROM"),
-        ("FROM a\nTEMPLATE {{ .Prompt }}", "line 2 of the Modelfile, TEMPLATE: Ollama's templates are Go's"),
+        (
+            "FROM a\nTEMPLATE {{ .Prompt }}",
+            "line 2 of the Modelfile, TEMPLATE: Ollama's templates are in Go's language",
+        ),
         ("FROM a\nPARAMETER tfs_z 1", "PARAMETER tfs_z: only num_ctx, stop, temperature"),
         ("FROM a\nPARAMETER top_k many", "PARAMETER top_k: 'many' is not a number"),
-        ("FROM a\nMESSAGE user Hi", "conversations do not begin with examples"),
-        ("FROM a\nWHATEVER b", "WHATEVER: it is not known here"),
+        ("FROM a\nMESSAGE user Hi", "example messages are not supported"),
+        ("FROM a\nWHATEVER b", "WHATEVER: it is not supported"),
         ("FROM a\n???", "line 2 of the Modelfile is not an instruction"),
     ],
 )

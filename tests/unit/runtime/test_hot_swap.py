@@ -206,7 +206,7 @@ async def test_model_that_is_being_loaded_is_not_made_another_one_under_way():
         a.gate.clear()
         await machine.registry.load("a")
         await until(lambda: len(a.made) == 1)
-        with pytest.raises(ModelNotLoaded, match="on its way"):
+        with pytest.raises(ModelNotLoaded, match="loaded or unloaded already"):
             await machine.registry.load("a", source="b", waits=True)
         a.gate.set()
         await machine.use("a")

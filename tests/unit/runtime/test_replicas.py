@@ -770,7 +770,7 @@ def test_a_replica_that_found_another_model_in_the_file_is_not_added(caplog: pyt
         await asyncio.gather(*asked)
 
     play(stage, test())
-    assert "the file was changed since it was loaded" in caplog.text
+    assert "the file was changed after it was loaded" in caplog.text
 
 
 def test_one_that_has_failed_for_good_is_replaced():

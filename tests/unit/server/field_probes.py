@@ -141,6 +141,9 @@ STREAMED_PROBES: dict[str, Probe] = {
     "timings_per_token": Probe(True, lambda x: "timings" in events(x.response)[0], beside={"stream": True}),
     "return_progress": Probe(True, submitted("reports_progress", True), beside={"stream": True}),
 }
+TRACED_PROBES: dict[str, Probe] = {
+    "stoker": Probe({"trace": True}, submitted("traces", True), beside={"stream": True}),
+}
 
 ADAPTERS = [AdapterChoice(name="sql", scale=0.5), AdapterChoice(adapter_id=3), AdapterChoice(name="poet")]
 LORA_VALUE: list[Any] = [{"name": "sql", "scale": 0.5}, {"id": 3}, "poet"]

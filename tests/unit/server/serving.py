@@ -11,7 +11,7 @@ from stoker.engine.cards import ModelCard
 from stoker.engine.health import Health
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig
-from stoker.server.transport.app import serve
+from stoker.server.transport.run import serve
 from tests.unit.server.fake_runtime import LOADING, FakeRuntime, registry_of
 
 

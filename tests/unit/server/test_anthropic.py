@@ -231,6 +231,33 @@ def test_thinking_is_off_unless_it_is_asked_for(thinking: Any, is_on: bool | Non
         assert runtime.rendered[-1][1].get("enable_thinking") is is_on
 
 
+def test_thinking_that_is_not_asked_for_is_as_the_settings_say():
+    for path, more in (("/v1/messages", {"max_tokens": 9}), ("/v1/messages/count_tokens", {})):
+        runtime = FakeRuntime()
+        app = make_app(runtime, anthropic_thinking="template")
+        for thinking in ({}, {"thinking": {"type": "disabled"}}):
+            assert ask(app, "POST", path, json={"messages": HI, **more, **thinking}).status_code == 200
+        assert [kwargs.get("enable_thinking") for _, kwargs in runtime.rendered] == [None, False]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("no such city", "Error: no such city"),
+        ("Error: no such city", "Error: no such city"),
+        (None, "Error:"),
+        ([{"type": "text", "text": "no such city"}], "Error:\nno such city"),
+    ],
+)
+def test_a_result_that_is_an_error_says_so(content: Any, text: str):
+    runtime = FakeRuntime()
+    use = {"type": "tool_use", "id": "t1", "name": "clock", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": content}
+    history = [*HI, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    assert message(runtime, messages=history).status_code == 200
+    assert runtime.rendered[-1][0][-1].text == text
+
+
 def test_value_out_of_range_is_named_as_the_client_named_it():
     body = {"messages": HI, "max_tokens": 5, "stop_sequences": [""]}
     response = ask(make_app(FakeRuntime()), "POST", "/v1/messages", json=body)

@@ -75,5 +75,30 @@ def test_a_file_that_is_not_loaded_says_it_too(tmp_path: Path) -> None:
     assert {"tools", "thinking"} <= {*entry.capabilities}
 
 
+_TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+_EFFORT = "Reasoning: {{ reasoning_effort or 'medium' }}\n" + _TURNS + "<think>\n"
+_ALWAYS = _TURNS + "{% if add_generation_prompt %}<think>\n{% endif %}"
+_OFF = _TURNS + "{% if add_generation_prompt and enable_thinking %}<think>\n{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "thinking"),
+    [
+        (QWEN, {"values": [False, True], "default": True}),
+        (_OFF, {"values": [False, True], "default": False}),
+        (_ALWAYS, {"values": [True], "default": True}),
+        (_EFFORT, {"values": ["low", "medium", "high"], "default": "medium"}),
+        (CHATML, None),
+    ],
+)
+def test_ollama_says_how_a_model_may_think(template: str, thinking: Any, tmp_path: Path) -> None:
+    from stoker.server.dialects.ollama.model_replies import show_file
+
+    shown = get(card_with(template), "POST", "/api/show", {"model": "tiny"})
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", **SHAPE, tokenizer__chat_template=template)
+    of_file = msgspec.json.decode(msgspec.json.encode(show_file(path, verbose=False)))
+    assert [reply.get("thinking") for reply in (shown, of_file)] == [thinking, thinking]
+
+
 def test_a_template_is_run_once() -> None:
     assert card_capabilities(card_with(QWEN)) is card_capabilities(card_with(QWEN))

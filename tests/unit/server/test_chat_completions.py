@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.engine.protocol import Timing
+from stoker.engine.traces import Trace, TraceEnd
 from stoker.errors import EngineCrashed
 from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, events, logprob, make_app, position
 
@@ -86,6 +87,26 @@ def test_timings_are_those_of_the_engine_not_of_when_somebody_had_time_to_look()
     body = {"model": "tiny", "prompt": "hi", "stream": False}
     reply = ask(make_app(runtime), "POST", "/api/generate", json=body).json()
     assert (reply["prompt_eval_duration"], reply["eval_duration"]) == (500_000_000, 250_000_000)
+
+
+def test_a_traced_stream_says_where_its_tokens_came_from():
+    """Also those that add no text."""
+    ends = Trace([8, 9], [True, False], TraceEnd(3, 0.25, (20, 32, 64), 1))
+    played = [{"text": "a", "trace": Trace([7], [False])}, {"text": "", "trace": Trace([7], [True])}]
+    runtime = FakeRuntime(lambda submit: [*played, {"text": "b", "trace": ends}])
+    *chunks, _done = events(chat(runtime, stream=True, stoker={"trace": True}))
+    traces = [chunk["stoker"] for chunk in chunks if "stoker" in chunk]
+    assert [(trace["steps"], trace["drafted"]) for trace in traces] == [
+        ([7], [False]),
+        ([7], [True]),
+        ([8, 9], [True, False]),
+    ]
+    assert all(trace["ids"] for trace in traces)
+    assert traces[-1]["slot"] == 3
+    assert traces[-1]["queue_ms"] == 250
+    assert traces[-1]["cached"] == {"pool": 20, "memory": 32, "disk": 64}
+    assert traces[-1]["preempted"] == 1
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "ab"
 
 
 def test_empty_answer_is_valid():

@@ -17,6 +17,7 @@ from stoker.errors import (
     TemplateError,
     Timeout,
     UnsupportedParameter,
+    UnsupportedSchema,
 )
 from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, complete, make_app
 
@@ -59,6 +60,14 @@ def test_refusal_comes_before_the_stream_opens(error: StokerError, status: int, 
     assert ("retry-after" in response.headers) == (status in (429, 503))
     assert response.headers.get("x-should-retry") == ("false" if status == 504 else None)
     assert runtime.held == set()
+
+
+def test_the_place_of_a_keyword_that_cannot_be_enforced_is_the_parameter():
+    runtime = FakeRuntime()
+    fields = {"pointer": "/properties/a", "keyword": "contains", "reason": "x"}
+    runtime.refuse = lambda submit: UnsupportedSchema("`contains` at `/properties/a`: x", **fields)
+    error = chat(runtime).json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_schema", "/properties/a")
 
 
 def test_retry_after_is_a_whole_number_of_seconds():
@@ -131,7 +140,7 @@ def test_unknown_path_and_wrong_method_have_the_shape():
     app = make_app(FakeRuntime())
     missing = ask(app, "GET", "/v1/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
-    assert missing.json()["error"]["message"].startswith("GET /v1/nothing: there is no such endpoint")
+    assert missing.json()["error"]["message"].startswith("GET /v1/nothing: unknown endpoint")
     wrong = ask(app, "GET", "/v1/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert "POST" in wrong.headers["allow"]
@@ -144,7 +153,7 @@ def test_unknown_path_and_wrong_method_have_the_shape():
         ("/v1/v1/messages", "leave `/v1` out"),
         ("/v1/api/chat", "leave `/v1` out"),
         ("/api/api/chat", "leave `/api` out"),
-        ("//v1/chat/completions", "a slash too many"),
+        ("//v1/chat/completions", "one slash too many"),
         ("/v1/nothing", ""),
     ],
 )

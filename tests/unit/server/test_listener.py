@@ -17,8 +17,9 @@ import pytest
 
 from stoker.errors import ConfigError
 from stoker.server.config import ServerConfig
-from stoker.server.transport.app import _Server, create_app
+from stoker.server.transport.app import create_app
 from stoker.server.transport.listener import listening, url_of
+from stoker.server.transport.model_server import ModelServer
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of, served
 from tests.waiting import BOUND_S
 
@@ -30,11 +31,11 @@ def server(**settings: Any) -> Generator[str]:
     ready = threading.Event()
     with listening(config) as listener:
         loop = asyncio.new_event_loop()
-        running: list[_Server] = []
+        running: list[ModelServer] = []
 
         async def main() -> None:
             registry = registry_of(served(FakeRuntime()))
-            running.append(_Server(create_app(registry, config), registry, config, ready.set))
+            running.append(ModelServer(create_app(registry, config), registry, config, ready.set))
             await running[0]._serve([listener])
 
         thread = threading.Thread(target=lambda: loop.run_until_complete(main()))

@@ -19,11 +19,14 @@ from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
 from stoker.engine.question_messages import Answer, Look, Question, ReadPrefix
 from stoker.errors import EngineCrashed, UnsupportedParameter
+from stoker.runtime.model_events import ModelEvent
 from stoker.runtime.watching import Watch
+from stoker.server.config import ServerConfig
 from stoker.server.live.entries import Differences, Reader, engine_entry
-from stoker.server.live.types import Snapshot
+from stoker.server.live.types import Snapshot, Tick
+from stoker.server.transport.app import create_app
 from tests.harness import loaded
-from tests.unit.server.fake_runtime import FakeRuntime, ask, events, make_app
+from tests.unit.server.fake_runtime import FakeRuntime, ask, events, make_app, registry_of, served
 from tests.waiting import BOUND_S
 
 
@@ -203,11 +206,34 @@ async def _follow() -> None:
         assert len(engine["steps"]) == 1
         assert "kv" in engine
         runtime.fault = EngineCrashed("the engine process died")
+        name, news = await anext(events)
+        assert (name, news["kind"], news["id"], news["why"]) == ("news", "crashed", "tiny", "the engine process died")
         name, snapshot = await anext(events)
         assert (name, snapshot["engines"], snapshot["error"]) == ("snapshot", [], "the engine process died")
         runtime.fault = None
+        name, news = await anext(events)
+        assert (name, news["kind"], news["id"]) == ("news", "restarted", "tiny")
         name, snapshot = await anext(events)
         assert (name, len(snapshot["engines"])) == ("snapshot", 1)
+
+
+def test_news_of_models_ride_on_the_stream():
+    asyncio.run(_news())
+
+
+async def _news() -> None:
+    registry = registry_of(served(EngineRuntime()))
+    async with _stream(create_app(registry, ServerConfig()), "/engine/events") as events:
+        assert [(await anext(events))[0] for _ in range(2)] == ["hello", "snapshot"]
+        registry.events.publish(ModelEvent(model="other", state="loading", stage="load", loaded_part=0.25))
+        registry.events.publish(ModelEvent(model="other", state="unloaded", reason="failed", message="no memory"))
+        told = [await anext(events) for _ in range(2)]
+        assert [(name, news["kind"], news["id"]) for name, news in told] == [
+            ("news", "loading", "other"),
+            ("news", "unloaded", "other"),
+        ]
+        assert told[0][1]["part"] == 0.25
+        assert told[1][1]["why"] == "no memory"
 
 
 class _stream:
@@ -259,6 +285,39 @@ class _stream:
                 block = await self._queue.get()
             name, data = block.decode().strip().split("\n")
             yield name.removeprefix("event: "), msgspec.json.decode(data.removeprefix("data: "))
+
+
+def test_events_are_small_also_for_who_joins_late():
+    asyncio.run(_join_late())
+
+
+async def _join_late() -> None:
+    runtime = EngineRuntime(kv_tokens=60_000, num_slots=400, context_size=2048)
+    watch = Watch(lambda: runtime, hz=200)
+    early = watch.follow()
+    await anext(early)
+    reader, differences = Reader(may_read=True, key_name=""), Differences()
+    sizes: list[int] = []
+    for number in range(600):
+        if number % 3 == 0:
+            runtime.add(f"chatcmpl-{number:032}-0", f"{number % 50} a beginning of its own, {number}", max_tokens=20)
+        runtime.engine.step()
+        if number % 4 == 3:  # at 10 looks a second, steps of 25 ms
+            sight = await anext(early)
+            news = differences.of(0.0, [engine_entry(view, reader) for view in sight.engines], None)
+            if isinstance(news, Tick):
+                sizes.append(len(msgspec.json.encode(news)))
+    late = watch.follow()
+    sight = await anext(late)
+    first = Differences().of(0.0, [engine_entry(view, reader) for view in sight.engines], None)
+    assert isinstance(first, Snapshot)
+    assert len(first.engines[0].steps) == 200
+    assert len(first.engines[0].tree) > 200
+    assert len(msgspec.json.encode(first)) <= 64_000
+    sizes.sort()
+    assert sizes[int(0.95 * len(sizes))] <= 8_000, "more only where small nodes are added up in another way"
+    await early.aclose()
+    await late.aclose()
 
 
 def test_any_number_of_followers_cost_one_look():

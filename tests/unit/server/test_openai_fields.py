@@ -57,7 +57,9 @@ TOKEN_IDS = ("stop_token_ids", "stop_ids", "allowed_token_ids", "banned_token_id
 @pytest.mark.parametrize("name", HONOURED)
 def test_wrong_type_names_the_field(name: str):
     wrong: Any = [[1]] if name in TOKEN_IDS else {"a": [{}]}
-    wrong = "text" if name in ("chat_template_kwargs", "messages", "stream_options", "response_format") else wrong
+    wrong = (
+        "text" if name in ("chat_template_kwargs", "messages", "stream_options", "response_format", "stoker") else wrong
+    )
     wrong = 1 if name in ("json_schema", "guided_json", "structured_outputs", "function_call", "tool_choice") else wrong
     response = chat(FakeRuntime(), **{name: wrong})
     assert response.status_code == 400

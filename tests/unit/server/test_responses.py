@@ -11,6 +11,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from stoker.errors import EngineCrashed
+from stoker.server.dialects.responses.sealing import sealed
 from tests.unit.server.fake_runtime import FakeRuntime, ask, logprob, make_app, position
 from tests.waiting import BOUND_S
 
@@ -219,6 +220,34 @@ def test_items_become_messages_and_nothing_of_the_history_is_lost():
     assert messages[3].tool_call_id == "c1"
 
 
+def test_thoughts_are_sent_back_as_one_text():
+    for sent in (sealed("Twö\ncities."), "gAAAA-of-another-server", "stoker-1:%%%"):
+        runtime = FakeRuntime()
+        thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sent}
+        create(make_app(runtime), input=[ITEMS[0], thought, {"role": "assistant", "content": "A"}])
+        wanted = "Twö\ncities." if sent == sealed("Twö\ncities.") else None
+        assert [m.reasoning for m in runtime.rendered[0][0]] == [None, wanted]
+
+
+def test_thoughts_of_an_answer_that_said_nothing_are_no_later_answer_s():
+    runtime = FakeRuntime()
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "T"}]}
+    items = [ITEMS[1], thought, {"role": "user", "content": "so?"}, {"role": "assistant", "content": "A"}]
+    create(make_app(runtime), input=items)
+    assert [m.reasoning for m in runtime.rendered[0][0]] == [None, None, None]
+
+
+def test_a_reference_to_an_earlier_message_keeps_its_text_beside_its_thoughts():
+    app, thought = make_app(runtime := FakeRuntime()), {"type": "reasoning", "content": [{"text": "T"}]}
+    first = create(
+        app, input=[ITEMS[1], thought, {"role": "assistant", "content": "A"}, {"role": "user", "content": "B"}]
+    )
+    listed = ask(app, "GET", f"/v1/responses/{first['id']}/input_items?order=asc").json()["data"]
+    reference = {"type": "item_reference", "id": listed[1]["id"]}
+    create(app, input=[ITEMS[1], reference, {"role": "user", "content": "C"}])
+    assert [(m.text, m.reasoning) for m in runtime.rendered[-1][0]] == [("U", None), ("A", "T"), ("C", None)]
+
+
 def test_null_in_an_item_is_the_same_as_not_given():
     runtime = FakeRuntime()
     thoughts = [{"type": "reasoning_text", "text": None}, {"type": "reasoning_text", "text": "T"}]
@@ -259,7 +288,6 @@ def test_malformed_input_is_refused_by_name(sent: Any, where: str):
         ({"background": True, "stream": True}, "background"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
         ({"top_logprobs": 21}, "top_logprobs"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig
-from stoker.server.transport.app import serve
+from stoker.server.transport.run import serve
 from tests.ports import free_port
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of
 from tests.waiting import BOUND_S
@@ -179,7 +179,7 @@ def test_where_the_bound_cannot_be_raised_fewer_connections_are_served_and_all_e
             assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
     said = log.read_text(encoding="utf-8")
     assert said.count("only 60 connections are served at the same time, not 1024") == 1
-    assert said.count("connections are closed unheard") == 1
+    assert said.count("connections are refused") == 1
     assert "Traceback" not in said
 
 

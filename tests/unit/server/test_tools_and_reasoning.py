@@ -149,6 +149,11 @@ def test_a_choice_narrows_the_calls(choice: Any, names: list[str], content: Any,
     assert (plan["content"], plan["most"]) == (content, most)
 
 
+def test_a_call_is_not_required_of_no_tool() -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}
+    assert chat(app_of(), tool_choice=choice).json()["error"]["param"] == "tool_choice.tools"
+
+
 def test_one_call_at_most_where_calls_are_not_parallel() -> None:
     assert plan_of(parallel_tool_calls=False)["most"] == 1
 
@@ -172,6 +177,46 @@ def test_a_format_beside_tools_holds_for_the_content() -> None:
     assert outline is not None
     assert outline.grammar is not None
     assert len(json.loads(outline.grammar.text)["anyOf"]) == 2
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_calls_stay_in_the_content_for_those_who_read_them(is_stream: bool) -> None:
+    reply = chat(app_of(), parse_tool_calls=False, stream=is_stream)
+    calls = ANSWER[ANSWER.index("I look.") :]
+    if is_stream:
+        choices = [json.loads(event)["choices"][0] for event in _data(reply)]
+        assert "".join(choice["delta"].get("content", "") for choice in choices) == calls
+        assert choices[-1]["finish_reason"] == "stop"
+        return
+    (choice,) = reply.json()["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (calls, "stop")
+    assert (choice["message"]["reasoning_content"], "tool_calls" in choice["message"]) == ("Two cities.", False)
+
+
+@pytest.mark.parametrize(
+    ("form", "in_whole", "in_stream"),
+    [("none", True, True), ("deepseek-legacy", False, True), ("deepseek", False, False), ("auto", False, False)],
+)
+def test_where_reasoning_stands(form: str, in_whole: bool, in_stream: bool) -> None:
+    message = chat(app_of(), reasoning_format=form).json()["choices"][0]["message"]
+    assert ("<think>" in message["content"], "reasoning_content" in message) == (in_whole, not in_whole)
+    chunks = [json.loads(event) for event in _data(chat(app_of(), reasoning_format=form, stream=True))]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert ("<think>" in "".join(delta.get("content", "") for delta in deltas)) == in_stream
+    assert any("reasoning_content" in delta for delta in deltas) != in_stream
+
+
+def test_a_reasoning_format_that_does_not_exist_is_refused() -> None:
+    error = chat(app_of(), reasoning_format="r1").json()["error"]
+    assert error["param"] == "reasoning_format"
+
+
+def test_reasoning_has_the_name_of_the_settings() -> None:
+    app = make_app(FakeRuntime(lambda submit: [ANSWER]), reasoning_field="reasoning")
+    message = chat(app).json()["choices"][0]["message"]
+    assert (message["reasoning"], "reasoning_content" in message) == ("Two cities.", False)
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in _data(chat(app, stream=True))]
+    assert [delta["reasoning"] for delta in deltas if "reasoning" in delta] == ["Two cities."]
 
 
 def test_older_functions_are_tools() -> None:
@@ -273,6 +318,25 @@ def test_responses_whole() -> None:
     assert [json.loads(call["arguments"]) for call in calls] == CALLS
     assert all(call["type"] == "function_call" and call["call_id"].startswith("call_") for call in calls)
     assert reply["tools"] == RESPONSES_TOOLS
+
+
+def test_a_summary_of_reasoning_is_not_made() -> None:
+    reply = respond(app_of(), reasoning={"effort": "low", "summary": "auto"})
+    assert "reasoning.summary" in reply.headers["x-stoker-ignored"]
+    assert reply.json()["output"][0]["summary"] == []
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_reasoning_is_given_as_one_text_to_those_who_keep_it(is_stream: bool) -> None:
+    asked: dict[str, Any] = {"include": ["reasoning.encrypted_content"], "store": False, "stream": is_stream}
+    reply = respond(app_of(), **asked)
+    item = (json.loads(_data(reply)[-1])["response"] if is_stream else reply.json())["output"][0]
+    runtime = FakeRuntime()
+    kept = {"type": "reasoning", "id": item["id"], "summary": [], "encrypted_content": item["encrypted_content"]}
+    items = [{"role": "user", "content": "hi"}, kept, {"role": "assistant", "content": "A"}]
+    assert ask(make_app(runtime), "POST", "/v1/responses", json={"input": items}).status_code == 200
+    assert runtime.rendered[0][0][1].reasoning == "Two cities."
+    assert respond(app_of()).json()["output"][0]["encrypted_content"] is None
 
 
 def test_responses_streamed() -> None:

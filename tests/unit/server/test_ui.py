@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from hashlib import sha256
 from typing import Any
 
@@ -18,10 +19,21 @@ from tests.waiting import BOUND_S
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
 FIRST_PAINT_BYTES, ALL_BYTES = 90_000, 230_000
-LATER = {"vendor/katex.js", "vendor/highlight.js", "text/highlight_worker.js"} | {
-    name for name in FILES if name.startswith("engine/")
-}
-"""Fetched with the first formula or block of code, or with the engine view."""
+
+
+def imported(name: str, known: frozenset[str] = frozenset()) -> frozenset[str]:
+    """A module with all that it imports at once, in turn."""
+    known |= {name}
+    for found in IMPORT.finditer((ROOT / name).read_text()):
+        other = ((ROOT / name).parent / found[1]).resolve().relative_to(ROOT).as_posix()
+        known = known if other in known else imported(other, known)
+    return known
+
+
+IMPORT = re.compile(r"^(?:import|export)\b[^;(]*?'(\.[^']+)';", re.MULTILINE)
+AT_ONCE = imported("app.js")
+FIRST = AT_ONCE | {"index.html", "icon.svg", "manifest.json", "style/app.css", "style/chat.css"}
+"""All that is fetched before anything is clicked."""
 
 
 def get(path: str, *, method: str = "GET", headers: dict[str, str] | None = None, **settings: Any) -> httpx.Response:
@@ -61,6 +73,11 @@ def test_every_file_is_served_as_what_it_is_and_runs_nothing_else(name: str):
     assert reply.headers["Content-Security-Policy"] == POLICY
     if name.endswith(".js"):
         assert reply.headers["Content-Type"].startswith("text/javascript")
+
+
+def test_only_the_service_worker_may_act_for_the_folder_above_it():
+    assert get("/ui/sw.js").headers["Service-Worker-Allowed"] == "../"
+    assert "Service-Worker-Allowed" not in get("/ui/app.js").headers
 
 
 def test_the_policy_allows_nothing_from_elsewhere():
@@ -146,8 +163,15 @@ def test_vendored_libraries_are_what_the_manifest_says():
         assert all(f"{package} {version}\n" in licenses for package, version in entry["packages"].items())
 
 
+def test_modules_that_are_needed_at_once_are_fetched_at_once():
+    page = (ROOT / "index.html").read_text()
+    assert re.findall(r'rel="stylesheet" href="ui/([^"]+)"', page) == ["style/app.css", "style/chat.css"]
+    assert {*re.findall(r'rel="modulepreload" href="ui/([^"]+)"', page)} == AT_ONCE - {"app.js"}
+    assert len(AT_ONCE) > 30
+
+
 def test_the_page_is_small():
     sizes = {name: len(gzip.compress((ROOT / name).read_bytes())) for name in FILES if name != "vendor/LICENSES"}
     assert sum(sizes.values()) <= ALL_BYTES
-    assert sum(size for name, size in sizes.items() if name not in LATER) <= FIRST_PAINT_BYTES
+    assert sum(size for name, size in sizes.items() if name in FIRST) <= FIRST_PAINT_BYTES
     assert all(len((ROOT / name).read_text().splitlines()) <= 300 for name in FILES if not name.startswith("vendor/"))

@@ -1,11 +1,21 @@
 """Images and recordings of messages, in the shapes of all dialects."""
 
+import base64
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from stoker.core.media import MediaKind
 from stoker.errors import InvalidInput, UnsupportedParameter
-from stoker.text.media_parts import MAX_MEDIA, MAX_MEDIA_BYTES, MediaPart, media_of_parts
+from stoker.text.media_parts import (
+    MAX_MEDIA,
+    MAX_MEDIA_BYTES,
+    MediaPart,
+    media_from_base64,
+    media_from_bytes,
+    media_of_parts,
+)
 from stoker.text.messages import Message, TextPart, message_from_dict
 from tests.projector_files import base64_of, data_url, picture
 
@@ -27,12 +37,56 @@ def part(raw: dict[str, Any]) -> Any:
         ({"type": "image_url", "image_url": {"url": base64_of(RED)}}, "image", RED),
         ({"type": "input_image", "image_url": "DATA:;base64," + base64_of(RED)}, "image", RED),
         ({"type": "image", "source": {"type": "base64", "data": base64_of(RED)}}, "image", RED),
+        (
+            {
+                "type": "image",
+                "source": {"type": "base64", "data": base64_of(RED)},
+                "transformations": {"oversized_image": "error"},
+            },
+            "image",
+            RED,
+        ),
         ({"type": "input_audio", "input_audio": {"data": base64_of(WAV), "format": "mp3"}}, "audio", WAV),
     ],
 )
 def test_every_shape_gives_the_file(raw: dict[str, Any], kind: str, data: bytes):
     media = part(raw).media
     assert (media.kind, media.data) == (kind, data)
+
+
+def test_base64_may_have_line_breaks_no_padding_and_the_characters_of_urls():
+    data = RED + b"\xfb\xff\xfe"
+    standard = base64.b64encode(data).decode()
+    assert "/" in standard
+    texts = [
+        base64.encodebytes(data).decode(),
+        standard.rstrip("="),
+        base64.urlsafe_b64encode(data).decode(),
+        f"data:image/png; charset=utf-8; base64,{standard}",
+        f" data:text/plain;x=1;base64,{standard}\r\n",
+        "data:image/png;base64," + quote(standard),
+    ]
+    assert [media_from_base64(text, "image", "x").data for text in texts] == [data] * len(texts)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        (b"\0\0\0\x18ftypavif", "image", "is an AVIF image, which is not supported here: send PNG, JPEG, WebP or GIF"),
+        (b"\0\0\0\x18ftypheic", "image", "is a HEIC image"),
+        (b"II*\0" + bytes(40), "image", "is a TIFF image"),
+        (b'<?xml version="1.0"?>\n<svg/>', "image", "is an SVG image"),
+        (b"%PDF-1.7", "image", "is a PDF file"),
+        (b"ID3" + bytes(20), "image", "is a recording"),
+        (RED, "audio", "is an image, which is not supported here: send WAV, MP3"),
+        (b"FORM\0\0\0\0AIFF", "audio", "is an AIFF recording"),
+        (b"", None, "is an empty file, .* send PNG, JPEG, WebP or GIF or WAV"),
+        (b"\0\0", None, "is in a format that is not supported"),
+    ],
+)
+def test_what_is_no_file_for_a_model_is_named(data: bytes, kind: MediaKind | None, words: str):
+    with pytest.raises(InvalidInput, match=words):
+        media_from_bytes(data, kind, "x")
 
 
 def test_little_detail_reduces_an_image_and_makes_it_another_one():
@@ -60,6 +114,12 @@ def test_little_detail_reduces_an_image_and_makes_it_another_one():
         ({"type": "image_url", "image_url": base64_of(WAV)}, InvalidInput, "PNG, JPEG, WebP or GIF"),
         ({"type": "image_url", "image_url": "A" * (MAX_MEDIA_BYTES * 2)}, InvalidInput, "is larger than"),
         ({"type": "input_audio", "input_audio": {"data": base64_of(RED)}}, InvalidInput, "WAV, MP3, FLAC"),
+        (
+            {"type": "image", "source": {"type": "url"}, "transformations": {"oversized_image": "crop"}},
+            InvalidInput,
+            "oversized_image` must be one of downsize, error",
+        ),
+        ({"type": "image", "source": {}, "transformations": 5}, InvalidInput, "must be one of downsize, error"),
         ({"type": "input_image", "file_id": "f1"}, UnsupportedParameter, "no store of files"),
         ({"type": "image", "source": {"type": "file", "file_id": "f1"}}, UnsupportedParameter, "as base64"),
     ],

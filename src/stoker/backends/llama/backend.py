@@ -51,6 +51,9 @@ class LlamaOptions:
     """
     whole_rows: int = 0
     """Most rows of an image that see each other, which are computed at once; 0 = there are none."""
+    rotates_by_places: bool = False
+    """Rows of images come, and the model rotates them by their places in the image (M-RoPE). They share one position
+    then, so that what a slot holds is copied, exported and given up only as a whole."""
     threads: int | None = None
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
     devices: DeviceOptions = field(default_factory=DeviceOptions)
@@ -123,18 +126,20 @@ class LlamaBackend:
             self._apply(context, op)
         return context.decode(batch.chunks)
 
-    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(
+        self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
+    ) -> KVBytes:
         """See `KVPort.export_kv`."""
         context = self._open_context()
         assert 0 <= start < end <= context.length(slot), f"slot {slot} has no {end} positions"
         assert self._info.traits.can_truncate or (start, end) == (0, context.length(slot)), "a part of a state"
-        return context.kv_bytes.export(slot, start, end)
+        return context.export_kv(slot, start, end)
 
-    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
         """See `KVPort.import_kv`."""
         context = self._open_context()
         assert context.length(slot) == start, f"slot {slot} holds {context.length(slot)} positions, not {start}"
-        context.kv_bytes.import_(slot, start, end, state)
+        context.import_kv(slot, start, end, state)
 
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: libllama has its memory ready."""
@@ -186,7 +191,8 @@ class LlamaBackend:
 
 
 def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options: LlamaOptions) -> ModelInfo:
-    can_cut = not weights.is_recurrent
+    can_copy = not weights.is_recurrent
+    can_cut = can_copy and not options.rotates_by_places
     max_slots = (MAX_SEQUENCES - can_cut) // (2 if weights.has_sliding_window else 1)
     return ModelInfo(
         name=path.stem,
@@ -198,7 +204,13 @@ def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options
         kv_tokens=options.kv_tokens,
         num_slots=min(options.num_slots, max_slots),
         max_batch_tokens=min(_batch_tokens(options), options.kv_tokens),
-        traits=CacheTraits(can_truncate=can_cut, can_copy=can_cut, shares_cells=True, can_export=True),
+        traits=CacheTraits(
+            can_truncate=can_cut,
+            can_copy=can_copy,
+            copies_whole=can_copy and not can_cut,
+            shares_cells=True,
+            can_export=True,
+        ),
         kv_format=_kv_format(options),
     )
 
@@ -222,4 +234,5 @@ def _context_size(info: ModelInfo, options: LlamaOptions) -> ContextSize:
         max_batch_tokens=info.max_batch_tokens,
         max_ubatch_tokens=min(max(options.max_ubatch_tokens, options.whole_rows), info.max_batch_tokens),
         num_threads=num_threads(options),
+        rotates_by_places=options.rotates_by_places,
     )

@@ -23,7 +23,9 @@ from stoker.backends.llama.options import AttentionOptions
 from stoker.backends.llama.pieces import pieces
 from stoker.backends.llama.weights import Weights
 from stoker.core.batch import AdapterSet, Chunk
+from stoker.core.media import RowPiece
 from stoker.core.stages import Mark, no_mark
+from stoker.core.tiers import KVBytes
 from stoker.errors import AdapterInvalid, BackendError, ConfigError, ModelUnsupported, ResourceExhausted
 
 MAX_SEQUENCES = 256
@@ -44,6 +46,8 @@ class ContextSize:
     max_ubatch_tokens: int
     """At least the rows of an image that see each other: libllama would end the process."""
     num_threads: int
+    rotates_by_places: bool = False
+    """Rows of an image share one position and are told apart by their places in it (M-RoPE)."""
 
 
 class Context:
@@ -83,7 +87,9 @@ class Context:
         # Not a method: who is given it must not keep the context, and so the weights, alive.
         self._sequences = partial(_sequences_of, self._twin_offset)
         num_sequences = size.num_slots + self._twin_offset
-        scratch = None if weights.is_recurrent else num_sequences
+        self._lengths: dict[int, int] | None = {} if size.rotates_by_places else None
+        """Entries in each slot, where the last position does not tell."""
+        scratch = None if weights.is_recurrent or size.rotates_by_places else num_sequences
         num_sequences += scratch is not None
         self._pointer = _create(weights, size, attention or AttentionOptions(), num_sequences=num_sequences)
         self.close = weakref.finalize(self, lib.llama_free, self._pointer)
@@ -92,8 +98,17 @@ class Context:
         self.adapters = LoraAdapters(weights, self._pointer)
         self._memory = lib.llama_get_memory(self._pointer)
         if not self._memory:
-            raise ModelUnsupported(f"{weights.path} ({weights.architecture}) keeps no KV cache: it does not generate.")
-        self.kv_bytes = SequenceBytes(self._pointer, self._memory, self._sequences, scratch, weights.window)
+            raise ModelUnsupported(
+                f"{weights.path} ({weights.architecture}) has no KV cache, so it cannot generate text."
+            )
+        self._kv_bytes = SequenceBytes(
+            self._pointer,
+            self._memory,
+            self._sequences,
+            scratch,
+            weights.window,
+            counts_entries=not size.rotates_by_places,
+        )
         self._vocab_size: int = lib.llama_vocab_n_tokens(weights.vocab)
         self._max_tokens = size.max_batch_tokens
         self._input = _BatchArrays(size, self._twin_offset)
@@ -109,7 +124,8 @@ class Context:
         It takes one call, and one more for each part of a chunk that has rows of images.
 
         Raises:
-            BackendError: the pass failed; every slot is back at the length it had before.
+            BackendError: the pass failed; every slot is back at the length it had before, or empty where the last
+                position does not tell the length.
         """
         if not chunks:
             return self._no_rows
@@ -117,13 +133,17 @@ class Context:
         self.adapters.use(chunks[0].adapters)
         try:
             if any(chunk.rows for chunk in chunks):
-                return self._decode_parts(chunks)
-            num_rows = self._input.fill(chunks)
-            return self._run(self._input.batch, num_rows)
+                logits = self._decode_parts(chunks)
+            else:
+                num_rows = self._input.fill(chunks)
+                logits = self._run(self._input.batch, num_rows)
         except BackendError:
             for chunk in chunks:
-                self._remove(chunk.slot, chunk.start)
+                self._remove(chunk.slot, chunk.start if self._lengths is None else 0)
             raise
+        if self._lengths is not None:
+            self._lengths |= {chunk.slot: chunk.end for chunk in chunks}
+        return logits
 
     def _decode_parts(self, chunks: Sequence[Chunk]) -> Logits:
         """A call of libllama takes token ids or rows, so a chunk with rows is computed part by part."""
@@ -139,7 +159,7 @@ class Context:
                 else:
                     rows = self.rows[piece.span.key][piece.first : piece.first + piece.length]
                     with self._seeing_whole(piece.span.is_whole):
-                        logits = self._run(self._input.rows_batch, self._input.fill_rows(part, rows))
+                        logits = self._run(self._input.rows_batch, self._input.fill_rows(part, piece, rows))
                 found[chunk.slot].append(logits.copy())
         return np.concatenate([part for chunk in chunks for part in found[chunk.slot]])
 
@@ -164,14 +184,27 @@ class Context:
         return self._logits(num_rows)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Positions 0 … length-1 of `source` appear in `target`, which must be empty; no cell is used."""
+        """Entries 0 … length-1 of `source` appear in `target`, which must be empty; no cell is used."""
         assert self.length(target) == 0, f"slot {target} is not empty"
-        assert length <= self.length(source), f"slot {source} has no {length} positions"
+        assert length <= self.length(source), f"slot {source} has no {length} entries"
+        if self._lengths is not None:
+            assert length == self.length(source), "only whole slots are copied"
+            self._lengths[target] = length
         for sequence in self._sequences(target):
             self._lib.llama_memory_seq_cp(self._memory, source, sequence, 0, length)
 
+    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+        """See `SequenceBytes.export`."""
+        return self._kv_bytes.export(slot, start, end)
+
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+        """See `SequenceBytes.import_`."""
+        self._kv_bytes.import_(slot, start, end, state)
+        if self._lengths is not None:
+            self._lengths[slot] = end
+
     def truncate(self, slot: int, length: int) -> None:
-        """Slot `slot` keeps its first `length` positions.
+        """Slot `slot` keeps its first `length` entries.
 
         Raises:
             BackendError: this kind of memory cannot be cut there. Emptying a slot never fails.
@@ -180,10 +213,17 @@ class Context:
             raise BackendError(f"slot {slot} cannot be cut back to {length} tokens")
 
     def length(self, slot: int) -> int:
-        """Positions that the slot holds."""
+        """Entries that the slot holds."""
+        if self._lengths is not None:
+            return self._lengths.get(slot, 0)
         return self._lib.llama_memory_seq_pos_max(self._memory, slot) + 1
 
     def _remove(self, slot: int, start: int) -> bool:
+        if self._lengths is not None:
+            if start == self.length(slot):
+                return True
+            assert start == 0, "a slot is cut nowhere else"
+            self._lengths.pop(slot, None)
         removed = [self._lib.llama_memory_seq_rm(self._memory, s, start, -1) for s in self._sequences(slot)]
         return all(removed)
 
@@ -208,7 +248,8 @@ class _BatchArrays:
     def __init__(self, size: ContextSize, twin_offset: int) -> None:
         capacity = size.max_batch_tokens
         self._token = np.zeros(capacity, dtype=np.int32)
-        self._position = np.zeros(capacity, dtype=np.int32)
+        self._num_places = 4 if size.rotates_by_places else 1
+        self._position = np.zeros(capacity * self._num_places, dtype=np.int32)
         self._wants_logits = np.zeros(capacity, dtype=np.int8)
         self._sequences = np.zeros(capacity, dtype=np.uintp)
         self._num_sequences = np.full(capacity, 2 if twin_offset else 1, dtype=np.int32)
@@ -243,21 +284,34 @@ class _BatchArrays:
         self.batch.n_tokens = first
         return num_rows
 
-    def fill_rows(self, chunk: Chunk, rows: NDArray[np.float32]) -> int:
+    def fill_rows(self, chunk: Chunk, piece: RowPiece, rows: NDArray[np.float32]) -> int:
         """Writes a chunk whose entries are these rows; returns how many rows of logits it wants."""
         self._wants_logits.fill(0)
         self._place(chunk, 0, len(rows))
+        if self._num_places > 1:
+            self._position[: self._num_places * len(rows)] = _places(piece)
         self._rows = np.ascontiguousarray(rows, dtype=np.float32)
         self.rows_batch.embd = self._rows.ctypes.data_as(POINTER(c_float))
         self.rows_batch.n_tokens = len(rows)
         return chunk.num_logits
 
     def _place(self, chunk: Chunk, first: int, behind: int) -> None:
-        start = chunk.start
+        start = chunk.start + chunk.shift
         self._position[first:behind] = self._count_up[start : start + behind - first]
         self._sequences[first:behind] = self._address_of_slot[chunk.slot]
         if chunk.num_logits:
             self._wants_logits[behind - chunk.num_logits : behind] = 1
+
+
+def _places(piece: RowPiece) -> NDArray[np.int32]:
+    """Of all rows the time, then of all the line, the column, and a number that counts for nothing."""
+    index = np.arange(piece.first, piece.first + piece.length, dtype=np.int32)
+    if piece.span.grid is None:
+        time = line = column = piece.position + index
+    else:
+        columns, _ = piece.span.grid
+        time, line, column = (piece.position + part for part in (0 * index, index // columns, index % columns))
+    return np.concatenate([time, line, column, 0 * index])
 
 
 def _sequences_of(twin_offset: int, slot: int) -> tuple[int, ...]:
@@ -289,7 +343,7 @@ def _create(weights: Weights, size: ContextSize, attention: AttentionOptions, *,
 
 def _no_room(size: ContextSize, reason: str) -> ResourceExhausted | ConfigError:
     if "cache type" in reason:
-        return ConfigError(f"keys and values cannot be kept so: {reason}", key="cache_type_k")
+        return ConfigError(f"this KV cache type cannot be used: {reason}", key="cache_type_k")
     return ResourceExhausted(
         f"A context with {size.kv_tokens} KV tokens cannot be created ({reason}). Lower --kv-tokens or --ctx-size.",
         kv_tokens=size.kv_tokens,

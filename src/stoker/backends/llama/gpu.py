@@ -94,7 +94,7 @@ def _ask_child() -> GPUs:
         done = subprocess.run(command, capture_output=True, timeout=_CHILD_S, check=True)
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=GPUs)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError, IndexError) as error:
-        raise ModelUnsupported(f"libllama does not tell whether it has a GPU here: {error}") from error
+        raise ModelUnsupported(f"libllama cannot be asked whether it has a GPU: {error}") from error
 
 
 def _devices() -> Iterator[GPU]:

@@ -8,7 +8,8 @@ scratch sequence, which costs no cell and no copying; an import goes the same wa
     import    bytes ── set_data ──► scratch ── seq_cp ──► slot (and its twin)
 ```
 
-Memory that cannot be cut (recurrent, hybrid) has no ranges: there the slot itself is saved and restored, whole.
+Memory that cannot be cut (recurrent, hybrid, with rows of images that share positions) has no ranges: there the slot
+itself is saved and restored, whole.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class SequenceBytes:
         sequences_of: the native sequences of a slot; what is imported is given to all of them.
         scratch: a sequence for this object alone; None = the memory cannot be cut.
         window: of sliding-window attention; 0 = none.
+        counts_entries: a sequence has as many positions as entries.
     """
 
     def __init__(
@@ -45,12 +47,15 @@ class SequenceBytes:
         sequences_of: Callable[[int], tuple[int, ...]],
         scratch: int | None,
         window: int,
+        *,
+        counts_entries: bool = True,
     ) -> None:
         self._lib = library()
         self._context = context
         self._memory = memory
         self._sequences_of = sequences_of
         self._scratch = scratch
+        self._counts_entries = counts_entries
         # Of a sequence libllama saves only what its last position sees, and a window may also be a fixed chunk.
         self._piece = max(1, window // 2) if window else 2**31
 
@@ -97,7 +102,7 @@ class SequenceBytes:
     def _import_whole(self, slot: int, end: int, state: KVBytes) -> None:
         try:
             piece, _ = _next_piece(state, 0)
-            self._set(slot, piece, None, end)
+            self._set(slot, piece, None, end if self._counts_entries else None)
         except BackendError:
             self._lib.llama_memory_seq_rm(self._memory, slot, -1, -1)
             raise
@@ -120,7 +125,7 @@ class SequenceBytes:
             raise BackendError(f"libllama cannot save a sequence: {'; '.join(errors) or 'no reason given'}")
         return memoryview(piece).toreadonly()
 
-    def _set(self, sequence: int, piece: memoryview, first: int | None, behind: int) -> None:
+    def _set(self, sequence: int, piece: memoryview, first: int | None, behind: int | None) -> None:
         buffer = np.frombuffer(piece, dtype=np.uint8)
         with log_lines.capture_errors() as errors:
             source = buffer.ctypes.data_as(POINTER(c_uint8))
@@ -129,8 +134,10 @@ class SequenceBytes:
             raise BackendError(f"libllama cannot restore a sequence: {'; '.join(errors) or 'no reason given'}")
         found = self._lib.llama_memory_seq_pos_max(self._memory, sequence) + 1
         lowest = self._lib.llama_memory_seq_pos_min(self._memory, sequence)
-        if found != behind or first not in (None, lowest):
-            raise BackendError(f"the saved sequence holds positions {lowest} … {found - 1}, not {first} … {behind - 1}")
+        if behind not in (None, found) or first not in (None, lowest):
+            raise BackendError(
+                f"the saved sequence holds positions {lowest} … {found - 1}, not {first} … before {behind}"
+            )
 
     def _clear_scratch(self) -> None:
         self._lib.llama_memory_seq_rm(self._memory, self._scratch, -1, -1)

@@ -118,7 +118,7 @@ class DeviceOptions:
             return None
         num_devices = lib.llama_max_devices()
         if len(self.tensor_split) > num_devices:
-            message = f"`tensor_split` has {len(self.tensor_split)} parts, and libllama knows {num_devices} devices"
+            message = f"`tensor_split` has {len(self.tensor_split)} parts, but libllama has {num_devices} devices"
             raise ConfigError(message, key="tensor_split")
         parts = (c_float * num_devices)(*self.tensor_split)
         params.tensor_split = parts

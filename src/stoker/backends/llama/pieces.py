@@ -22,6 +22,8 @@ def pieces(chunk: Chunk) -> Iterator[tuple[Chunk, RowPiece | None]]:
             yield _part(chunk, done, piece.offset), None
         done = piece.offset + piece.length
         yield _part(chunk, piece.offset, done), piece
+        if piece.first + piece.length == piece.span.length:
+            chunk = chunk._replace(shift=chunk.shift + piece.span.num_positions - piece.span.length)
     if done < len(chunk.entries):
         yield _part(chunk, done, len(chunk.entries)), None
 

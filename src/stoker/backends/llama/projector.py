@@ -78,7 +78,7 @@ class MtmdProjector:
             params.image_min_tokens, params.image_max_tokens = (limit or _OWN_LIMIT for limit in token_limits)
             self._context = mtmd_cpp.mtmd_init_from_file(str(projector).encode(), self._model, params)
             if not self._context:
-                reason = "; ".join(errors) or "libmtmd does not know it"
+                reason = "; ".join(errors) or "libmtmd does not support it"
                 raise ModelUnsupported(f"the projector {projector.name} cannot be used with {model.name}: {reason}")
         kinds: dict[MediaKind, bool] = {
             "image": mtmd_cpp.mtmd_support_vision(self._context),

@@ -135,7 +135,9 @@ def _identity(path: Path, options: LoadOptions) -> _Key:
     try:
         stat = path.stat()
     except FileNotFoundError as error:
-        raise ModelFileNotFound(f"The model file {path} has just disappeared.", path=str(path)) from error
+        raise ModelFileNotFound(
+            f"The model file {path} was removed while it was being loaded.", path=str(path)
+        ) from error
     return (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, options)
 
 

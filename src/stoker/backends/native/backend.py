@@ -90,6 +90,7 @@ class NativeBackend:
             progress=progress,
             may_copy=options.may_copy_weights,
         )
+        self._weights = weights
         self._pages = KVPages.plan(self._info, window_of(spec))
         self._decoders = _decoders(spec, head_spec, weights, self._info, self._pages, kv_type, threads)
         """Of which a page has its parts, one after the other: the model, and its draft head."""
@@ -149,32 +150,32 @@ class NativeBackend:
         assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
         return self._compute(decoder, batch.chunks, are_drafts=batch.num_drafted > 0)
 
-    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(
+        self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
+    ) -> KVBytes:
         """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other; and a state."""
         decoder = self._open_decoder()
         assert 0 <= start < end <= self._pages.length(slot), "export beyond the end"
-        if self._tails is not None:
-            assert start == 0, "a part of a state"
+        if self._tails is not None and has_state:
             self._cut(slot, end)
             self._settle(decoder, self._tails, (slot,))
         if self._head is not None:
             self._head.settle(slot, end)
-        num_bytes = self._pages.num_bytes(self._decoders, start, end)
-        state = take(num_bytes + self._state_bytes)
-        self._pages.export(self._decoders, slot, start, end, state[:num_bytes])
-        if self._state_bytes:
+        num_bytes = self._pages.num_bytes(self._decoders, start, end, has_windows=has_state)
+        state = take(num_bytes + (self._state_bytes if has_state else 0))
+        self._pages.export(self._decoders, slot, start, end, state[:num_bytes], has_windows=has_state)
+        if len(state) > num_bytes:
             decoder.export_state(slot, state[num_bytes:])
         return state.toreadonly()
 
-    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
         """See `KVPort.import_kv`."""
-        decoder = self._open_decoder()
-        view, num_bytes = memoryview(state).cast("B"), self._pages.num_bytes(self._decoders, start, end)
-        if len(view) != num_bytes + self._state_bytes:
+        decoder, view = self._open_decoder(), memoryview(state).cast("B")
+        num_bytes = self._pages.num_bytes(self._decoders, start, end, has_windows=has_state)
+        if len(view) != num_bytes + (self._state_bytes if has_state else 0):
             raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
-        self._pages.import_(self._decoders, slot, start, end, view[:num_bytes])
-        if self._state_bytes:
-            assert start == 0, "a part of a state"
+        self._pages.import_(self._decoders, slot, start, end, view[:num_bytes], has_windows=has_state)
+        if len(view) > num_bytes:
             decoder.import_state(slot, view[num_bytes:], end)
         if self._head is not None:
             self._head.cut(slot, end)
@@ -184,9 +185,8 @@ class NativeBackend:
 
         The kernel clears memory on its first use, which takes longer than filling it.
         """
-        decoder, first = self._decoder, self._num_touched
-        last = min(num_bytes // self._page_bytes, self._pages.num_pages)
-        if decoder is not None and last > first:
+        first, last = self._num_touched, min(num_bytes // self._page_bytes, self._pages.num_pages)
+        if self._decoder is not None and last > first:
             self._num_touched = last
             for part in self._decoders:
                 part.touch_pages(first, last)
@@ -237,6 +237,7 @@ class NativeBackend:
         for decoder in self._decoders:
             decoder.close()
         self._decoder = None
+        self._weights.close()
 
     def __enter__(self) -> NativeBackend:
         return self
@@ -250,7 +251,7 @@ class NativeBackend:
         return self._decoder
 
     def _open_adapters(self) -> NativeAdapters:
-        assert self._adapters is not None, "nobody said how their files are opened"
+        assert self._adapters is not None, "no function to open their files was given"
         return self._adapters
 
     def _apply(self, decoder: _native.Decoder, op: CacheOp) -> None:
@@ -435,6 +436,7 @@ def _model_info(
             copies_whole=not is_whole,
             shares_cells=True,
             can_export=True,
+            exports_apart=not is_whole,
         ),
         tile_rows=_TILE_ROWS,
         kv_format=_kv_format(spec, kv_type) + ("" if windows is None else f" window {window_of(spec)}"),

@@ -166,8 +166,9 @@ class DenseLayers:
         if not self._is_classifier or rows.shape[1] == 1:
             return rows
         scores = rows.astype(np.float64)
-        others = np.logaddexp.reduce(scores[:, 1:], axis=1)
-        return (scores[:, 0] - others).astype(np.float32)[:, None]
+        with np.errstate(invalid="ignore", over="ignore"):  # weights may be no numbers: then the score is none
+            others = np.logaddexp.reduce(scores[:, 1:], axis=1)
+            return (scores[:, 0] - others).astype(np.float32)[:, None]
 
 
 class _Loaded:

@@ -59,6 +59,7 @@ class NativeEncoder:
             progress=progress,
             may_copy=options.may_copy_weights,
         )
+        self._weights = weights
         self._embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         self.kernels = _native.best_kernels()
         """For which instructions of this CPU the kernels are."""
@@ -96,3 +97,4 @@ class NativeEncoder:
     def close(self) -> None:
         """Frees everything. Calling it twice is allowed."""
         self._embedder.close()
+        self._weights.close()

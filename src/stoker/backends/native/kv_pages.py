@@ -1,8 +1,8 @@
 """The pages of a decoder's slots: copied, made writable, and taken out and put back as bytes. It computes nothing.
 
 ```
-exported   | page | page | …          or, where layers with a window have pages of their own,
-           | page | page | … of all positions | page | … of those that the next position sees
+exported   | page | page | …          and at the end of a slot, where layers with a window have pages of their own,
+           | page | page | … of the positions | page | … of those that the next position sees
 ```
 """
 
@@ -110,29 +110,34 @@ class KVPages:
         for ledger in self._ledgers:
             ledger.abandon(slot)
 
-    def num_bytes(self, decoders: Decoders, start: int, end: int) -> int:
-        """The size of these positions when they are exported."""
+    def num_bytes(self, decoders: Decoders, start: int, end: int, *, has_windows: bool = True) -> int:
+        """The size of these positions when they are exported; with the windows of the last one, if there are any."""
         num_bytes = (pages_for(end) - start // PAGE_TOKENS) * sum(decoder.page_bytes for decoder in decoders)
-        if self._windows is None:
+        if self._windows is None or not has_windows:
             return num_bytes
         num_window_pages = pages_for(end) - self._first_seen(end) // PAGE_TOKENS
         return num_bytes + num_window_pages * decoders[0].window_page_bytes
 
-    def export(self, decoders: Decoders, slot: int, start: int, end: int, into: memoryview) -> None:
-        """Copies the pages that these positions lie in; with windows, `start` is 0 and `end` the slot's length."""
+    def export(
+        self, decoders: Decoders, slot: int, start: int, end: int, into: memoryview, *, has_windows: bool = True
+    ) -> None:
+        """Copies the pages that these positions lie in; with windows, `end` is the slot's length."""
         for page in self._pages(self.ledger, slot, start, end):
             for decoder in decoders:
                 decoder.export_page(page, into[: decoder.page_bytes])
                 into = into[decoder.page_bytes :]
-        if self._windows is not None:
-            assert start == 0, "a part of what has a window"
+        if self._windows is not None and has_windows:
             size = decoders[0].window_page_bytes
             for page in self._pages(self._windows, slot, self._first_seen(end), end):
                 decoders[0].export_page(page, into[:size], is_window=True)
                 into = into[size:]
 
-    def import_(self, decoders: Decoders, slot: int, start: int, end: int, data: memoryview) -> None:
-        """Puts exported positions behind those that the slot holds; with windows, into an empty slot."""
+    def import_(
+        self, decoders: Decoders, slot: int, start: int, end: int, data: memoryview, *, has_windows: bool = True
+    ) -> None:
+        """Puts exported positions behind those that the slot holds. Without their windows, these are missing until an
+        import that has them.
+        """
         assert self.length(slot) == start, "a hole or an overlap"
         if (copied := self.ledger.prepare(slot, end)) is not None:
             self.copy_page(decoders, *copied)
@@ -144,14 +149,16 @@ class KVPages:
                 decoder.import_page(page, data[: decoder.page_bytes], first, last)
                 data = data[decoder.page_bytes :]
         if self._windows is not None:
-            self._import_window(decoders[0], self._windows, slot, end, data)
+            self._windows.truncate(slot, 0)
+            self._windows.skip(slot, self._first_seen(end) if has_windows else end)
+            if has_windows:
+                self._import_window(decoders[0], self._windows, slot, end, data)
         for ledger in self._ledgers:
             ledger.commit(slot, end)
 
     def _import_window(
         self, decoder: _native.Decoder, windows: PageLedger, slot: int, end: int, data: memoryview
     ) -> None:
-        windows.skip(slot, self._first_seen(end))
         windows.prepare(slot, end)
         size = decoder.window_page_bytes
         for page in self._pages(windows, slot, self._first_seen(end), end):

@@ -92,6 +92,10 @@ class PackedStore:
         self._directory = directory
         self._max_bytes = max_bytes
 
+    def find(self, name: str, num_bytes: int) -> mmap | None:
+        """The packed file `name` from `HEAD_BYTES` on, read-only, if it is there."""
+        return _map(self._path(name), name, num_bytes)
+
     def open(self, name: str, num_bytes: int, fill: Callable[[Sink], None]) -> mmap | None:
         """Maps the packed file `name`, which `fill` writes first if it is not there.
 
@@ -104,7 +108,7 @@ class PackedStore:
             The file from `HEAD_BYTES` on, read-only; None, after one line in the log, if the directory or the disk
             does not take it.
         """
-        path = self._directory / f"{name}{_SUFFIX}"
+        path = self._path(name)
         found = _map(path, name, num_bytes)
         if found is not None:
             return found
@@ -116,9 +120,14 @@ class PackedStore:
                     self._write(path, name, num_bytes, fill)
                     found = _map(path, name, num_bytes)
         except (OSError, LockTimeout) as error:
-            logger.warning("the packed weights stay in memory, and will be packed again next time: %s", error)
+            logger.warning(
+                "the packed weights cannot be kept on disk, and will be packed again at the next start: %s", error
+            )
             return None
         return found
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}{_SUFFIX}"
 
     def _write(self, path: Path, name: str, num_bytes: int, fill: Callable[[Sink], None]) -> None:
         self._remove_leftovers(name)
@@ -205,7 +214,7 @@ def _map(path: Path, name: str, num_bytes: int) -> mmap | None:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_size != HEAD_BYTES + num_bytes or file.read(len(expected)) != expected:
-                logger.warning("%s is not what it should be; it is made again", path)
+                logger.warning("%s is damaged or out of date; the weights are packed again", path)
                 return None
             found = mmap(file.fileno(), num_bytes, access=ACCESS_READ, offset=HEAD_BYTES)
             prefer_huge_pages(found)

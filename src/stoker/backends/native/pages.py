@@ -165,7 +165,7 @@ class PageLedger:
             for page in self._pages(slot, first, count):
                 counted[page] += 1
             if length % PAGE_TOKENS and length < self._writable[slot]:
-                assert self._references[self.tables[slot, length // PAGE_TOKENS]] == 1, "somebody else's page"
+                assert self._references[self.tables[slot, length // PAGE_TOKENS]] == 1, "a page of another slot"
         assert counted == self._references
         assert sorted(self._free) == [page for page, count in enumerate(counted) if count == 0]
 

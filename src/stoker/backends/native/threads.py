@@ -40,5 +40,5 @@ def _shared_cores(num_cores: int) -> _native.SharedCores | None:
     try:
         return _native.SharedCores(path, num_cores)
     except RuntimeError as error:
-        logger.warning("the models of this server do not share its cores: %s", error)
+        logger.warning("the models of this server cannot share its cores: %s", error)
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
@@ -23,13 +24,13 @@ from stoker.backends.native.huge_pages import lies_in_small_pages, prefer_huge_p
 from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.layout import Layout, PlacedMatrix, PlacedVector, plan_layout
 from stoker.backends.native.packed_file import DIRECTORY_BYTES, PackedStore, Sink, fingerprint
+from stoker.backends.native.packed_writing import Writing, copy_packed
 from stoker.errors import ModelFileInvalid, ResourceExhausted
 
 PackProgress: TypeAlias = Callable[[int, int], None]
 """Told the bytes packed so far and those to pack in all; from the thread that loads."""
 
 _TILE_ROWS = 16
-_COPIED_BYTES = 16 << 20
 _PIECE_BYTES = 2 << 20
 """About how much one thread packs at a time."""
 
@@ -42,6 +43,13 @@ class Weights:
     layout: Layout
     is_shared: bool
     """It is a file, and other processes with the same model use the same memory."""
+    writing: Writing | None = None
+    """Of the file, for the next start; None = it is there, or there is to be none."""
+
+    def close(self) -> None:
+        """Waits for a file that is being written, but not for long. The memory goes with its last user."""
+        if self.writing is not None:
+            self.writing.close()
 
 
 def load_weights(
@@ -63,31 +71,36 @@ def load_weights(
         max_bytes: how much the directory may hold besides this model; what was not used for longest goes.
         threads: that pack.
         progress: told how far it is, if there is something to pack.
-        may_copy: a file that comes in small pages is read into memory, which has huge ones; other processes of this
-            model do not share that.
+        may_copy: other processes of this model need not share the memory. Then a file that comes in small pages is read
+            into memory, which has huge ones; and weights that were packed just now are computed with from memory, while
+            a thread writes their file.
 
     Raises:
         ModelFileInvalid: the file was changed meanwhile.
         ResourceExhausted: neither the directory nor the memory has room.
     """
+    before = _identities(parts)
 
     def fill(sink: Sink) -> None:
         _pack_all(parts, layout, sink, threads, progress)
 
-    if directory is not None:
-        before = _identities(parts)
-        store = PackedStore(directory, max_bytes)
-        found = store.open(fingerprint(parts, layout), layout.num_bytes, fill)
-        if _identities(parts) != before:
-            path = parts.first.path
-            raise ModelFileInvalid(f"{path} was changed while it was being loaded", path=str(path))
-        if found is not None and may_copy and lies_in_small_pages(found):
-            copied = _in_memory(layout.num_bytes, lambda sink: _copy(found, sink))
-            found.close()  # what of it the kernel keeps in its cache serves the next start
-            return Weights(copied, layout, is_shared=False)
-        if found is not None:
-            return Weights(found, layout, is_shared=True)
-    return Weights(_in_memory(layout.num_bytes, fill), layout, is_shared=False)
+    if directory is None:
+        return Weights(_in_memory(layout.num_bytes, fill), layout, is_shared=False)
+    store, name = PackedStore(directory, max_bytes), fingerprint(parts, layout)
+    found = store.find(name, layout.num_bytes)
+    if found is None and may_copy:
+        memory = _in_memory(layout.num_bytes, fill)
+        _check_unchanged(parts, before)
+        return Weights(memory, layout, is_shared=False, writing=Writing(store, name, memory))
+    found = found or store.open(name, layout.num_bytes, fill)
+    _check_unchanged(parts, before)
+    if found is None:
+        return Weights(_in_memory(layout.num_bytes, fill), layout, is_shared=False)
+    if may_copy and lies_in_small_pages(found):
+        copied = _in_memory(layout.num_bytes, partial(copy_packed, found))
+        found.close()  # what of it the kernel keeps in its cache serves the next start
+        return Weights(copied, layout, is_shared=False)
+    return Weights(found, layout, is_shared=True)
 
 
 def pack_weights(
@@ -138,11 +151,10 @@ def _in_memory(num_bytes: int, fill: Callable[[Sink], None]) -> mmap:
     return sink.memory
 
 
-def _copy(source: mmap, sink: Sink) -> None:
-    with memoryview(source) as data:
-        for start in range(0, len(data), _COPIED_BYTES):
-            with data[start : start + _COPIED_BYTES] as piece:
-                sink.write(start, piece)
+def _check_unchanged(parts: ModelParts, before: list[tuple[int, int, int]]) -> None:
+    if _identities(parts) != before:
+        path = parts.first.path
+        raise ModelFileInvalid(f"{path} was changed while it was being loaded", path=str(path))
 
 
 def _identities(parts: ModelParts) -> list[tuple[int, int, int]]:

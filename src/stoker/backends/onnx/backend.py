@@ -207,13 +207,15 @@ class OnnxBackend:
             self._graph = None
         return True
 
-    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
+    def export_kv(
+        self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
+    ) -> KVBytes:
         """See `KVPort.export_kv`."""
         self._open_session()
         assert 0 <= start < end <= self._kv.length(slot), "export beyond the end"
         return self._kv.export(slot, start, end)
 
-    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
         """See `KVPort.import_kv`."""
         self._open_session()
         assert self._kv.length(slot) == start, "a hole or an overlap"

@@ -120,7 +120,7 @@ class GrowingKV:
         """The group of exactly these slots, as it was left or gathered anew."""
         group = self._group_of.get(slots[0])
         if group is not None and group.slots == slots:
-            assert group.lengths == [self.length(slot) for slot in slots], "whoever is cut leaves its group"
+            assert group.lengths == [self.length(slot) for slot in slots], "a slot that is cut leaves its group"
             return group
         for slot in slots:
             self._save(slot)

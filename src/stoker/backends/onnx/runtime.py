@@ -87,7 +87,7 @@ class Session:
         """Where this provider keeps tensors."""
         self.device_id = options.device_id if self.device != CPU else 0
         if self.provider == CPU and options.device_id:
-            logger.warning("the device %d is ignored: the CPU computes, and there is one", options.device_id)
+            logger.warning("device %d is ignored: the CPU is the only device", options.device_id)
 
     def _load(self, graph: GraphFile, options: SessionOptions) -> Any:
         for index, provider in enumerate(self._candidates):

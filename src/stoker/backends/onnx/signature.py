@@ -189,7 +189,7 @@ def _place(graph: _Usual, num_kv_heads: int | None, head_size: int | None, vocab
         _refuse(graph, "it has no input `input_ids`: it is not a language model that takes tokens")
     if not pasts and (with_cache := sorted(roles.keys() & _OF_CACHES)):
         _refuse(
-            graph, f"it has no inputs `past_key_values.…`, but `{roles[with_cache[0]].name}`, which speaks of a cache"
+            graph, f"it has no inputs `past_key_values.…`, but `{roles[with_cache[0]].name}`, which belongs to a cache"
         )
     logits, columns = _logits(graph, vocab_size)
     kv_type = _kv_type(graph, list(pasts.values()))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 from stoker.cli.report import say, say_error
 from stoker.cli.talk import saved
 from stoker.cli.talk.talk import Talk
-from stoker.cli.talk.turns import FileKind, TalkFile
+from stoker.cli.talk.turns import FileKind, TalkFile, counted
 from stoker.core.params import SamplingParams
 from stoker.engine.cards import media_refused
 from stoker.errors import InvalidInput, StokerError
 
-_COMMAND = re.compile(r"/(?P<word>[a-z?]+)(?:\s+(?P<rest>.*))?", re.DOTALL)
+_COMMAND = re.compile(r"/(?P<word>[A-Za-z?][\w-]*)(?:\s+(?P<rest>.*))?", re.DOTALL)
 
 
 class _Command(NamedTuple):
@@ -39,15 +40,22 @@ def obey(talk: Talk, message: str) -> None:
     """Does what a command says; what is wrong with it is told."""
     found = _COMMAND.fullmatch(message)
     assert found is not None, "it is a command"
-    command = COMMANDS.get(_OTHER_WORDS.get(found["word"], found["word"]))
+    word = found["word"].lower()
+    command = COMMANDS.get(_OTHER_WORDS.get(word, word))
     try:
         if command is None:
-            raise InvalidInput(f"there is no command /{found['word']}: /help lists them; // begins a text with a slash")
+            raise InvalidInput(_unknown(word))
         command.run(talk, (found["rest"] or "").strip())
     except StokerError as error:
         say_error(error)
     except KeyboardInterrupt:
         say("\n(stopped)")
+
+
+def _unknown(word: str) -> str:
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    meant = f"did you mean /{close[0]}? " if close else ""
+    return f"unknown command /{word}: {meant}/help lists the commands; // begins a text with a slash"
 
 
 def _help(_talk: Talk, _rest: str) -> None:
@@ -58,7 +66,7 @@ def _help(_talk: Talk, _rest: str) -> None:
 
 def _clear(talk: Talk, _rest: str) -> None:
     talk.turns.clear()
-    say("(a new conversation)")
+    say("(started over)")
 
 
 def _system(talk: Talk, rest: str) -> None:
@@ -68,24 +76,47 @@ def _system(talk: Talk, rest: str) -> None:
 
 
 def _set(talk: Talk, rest: str) -> None:
-    name, _, value = rest.partition(" ")
+    """Sets and shows one thing. Ollama's words do, too: `/set parameter seed 1`, `/set system …`, `/set verbose`."""
+    name, _, value = rest.removeprefix("parameter ").partition(" ")
     match name:
         case "":
             _show_settings(talk)
-        case "markdown":
-            talk.view.is_markdown = _is_on(value)
-        case "stats":
-            talk.view.has_stats = _is_on(value)
+        case "system":
+            _system(talk, value)
+        case "markdown" | "nowordwrap" | "wordwrap":
+            talk.view.is_markdown = _is_on(value) if name == "markdown" else name == "wordwrap"
+            _show_view(talk)
+        case "stats" | "verbose" | "quiet":
+            talk.view.has_stats = name != "quiet" and _is_on(value)
+            _show_view(talk)
         case _:
-            talk.sampling = dataclasses.replace(talk.sampling, **{_parameter(name): _value(name, value.strip())})
+            own = _parameter(name)
+            talk.sampling = dataclasses.replace(talk.sampling, **{own: _value(name, value.strip())})
+            say(f"  {own} {_shown(getattr(talk.sampling, own))}")
+
+
+def _show(talk: Talk, _rest: str) -> None:
+    say(f"model: {talk.llm.card.name}, context size {talk.llm.card.context_size}")
+    _system(talk, "")
+    _show_settings(talk)
 
 
 def _show_settings(talk: Talk) -> None:
-    given = {name: value for name, value in dataclasses.asdict(talk.sampling).items() if value is not None}
-    for name, value in given.items():
-        say(f"  {name} {value}")
+    for name, value in dataclasses.asdict(talk.sampling).items():
+        if value is not None:
+            say(f"  {name} {_shown(value)}")
+    _show_view(talk)
+
+
+def _show_view(talk: Talk) -> None:
     say(f"  markdown {_on(talk.view.is_markdown)}")
     say(f"  stats {_on(talk.view.has_stats)}")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "- (what the model recommends)"
+    return ",".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value)
 
 
 def _on(is_on: bool) -> str:
@@ -94,7 +125,7 @@ def _on(is_on: bool) -> str:
 
 def _is_on(value: str) -> bool:
     if value not in ("on", "off", ""):
-        raise InvalidInput(f"on or off, not {value!r}")
+        raise InvalidInput(f"must be on or off, not {value!r}")
     return value != "off"
 
 
@@ -104,7 +135,10 @@ _OTHER_NAMES = {"num_predict": "max_tokens", "temp": "temperature", "repeat_pena
 def _parameter(name: str) -> str:
     own = _OTHER_NAMES.get(name, name)
     if own not in _kinds():
-        raise InvalidInput(f"there is no setting {name!r}; settings: markdown, stats, {', '.join(_kinds())}")
+        settings = ["markdown", "stats", *_kinds()]
+        close = difflib.get_close_matches(own, settings, n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise InvalidInput(f"unknown setting {name!r}: {meant}settings: {', '.join(settings)}")
     return own
 
 
@@ -118,7 +152,8 @@ def _value(name: str, text: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise InvalidInput(f"{name} must be a number, not {text!r}") from None
+        wanted = "a whole number" if kind is int else "a number"
+        raise InvalidInput(f"{name} must be {wanted}, not {text!r}") from None
 
 
 def _kinds() -> Mapping[str, Callable[[str], Any]]:
@@ -157,7 +192,7 @@ def _attach(talk: Talk, kind: FileKind, plural: str, rest: str) -> None:
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
         turns.files.append(TalkFile(kind, str(path)))
-    say(f"{plural} of the next question: {', '.join(file.path for file in turns.files if file.kind == kind) or 'none'}")
+    say(f"{plural} of the next message: {', '.join(file.path for file in turns.files if file.kind == kind) or 'none'}")
 
 
 def _retry(talk: Talk, _rest: str) -> None:
@@ -166,7 +201,7 @@ def _retry(talk: Talk, _rest: str) -> None:
 
 def _undo(talk: Talk, _rest: str) -> None:
     question = talk.turns.undo()
-    say("there is no question yet" if question is None else f"(taken back: {question[:60]})")
+    say("there is no message yet" if question is None else f"(removed: {question[:60]})")
 
 
 def _save(talk: Talk, rest: str) -> None:
@@ -175,11 +210,11 @@ def _save(talk: Talk, rest: str) -> None:
 
 def _load(talk: Talk, rest: str) -> None:
     talk.turns = saved.load(rest or saved.LAST)
-    say(f"({len(talk.turns)} turns; the conversation goes on)")
+    say(f"({counted(len(talk.turns))}; the conversation is resumed)")
 
 
 def _tokens(talk: Talk, _rest: str) -> None:
-    say(f"{talk.turns.num_tokens} of {talk.llm.card.context_size} tokens, in {len(talk.turns)} turns")
+    say(f"{talk.turns.num_tokens} of {talk.llm.card.context_size} tokens, in {counted(len(talk.turns))}")
 
 
 def _exit(talk: Talk, _rest: str) -> None:
@@ -191,16 +226,17 @@ COMMANDS: Mapping[str, _Command] = {
     "clear": _Command(_clear, "/clear", "start over; the system prompt stays"),
     "system": _Command(_system, "/system [TEXT]", "show or set the system prompt; - removes it"),
     "set": _Command(_set, "/set [NAME [VALUE]]", "show or set temperature, max_tokens, …, markdown, stats"),
-    "model": _Command(_model, "/model [NAME]", "show the model, or go on with another one"),
-    "image": _Command(_image, "/image [FILE]", "ask the next question about an image, too; - takes it back"),
-    "audio": _Command(_audio, "/audio [FILE]", "ask the next question about a recording; - takes it back"),
-    "file": _Command(_file, "/file [FILE]", "ask the next question about a PDF or text file; - takes it back"),
-    "retry": _Command(_retry, "/retry", "have the last question answered again"),
-    "undo": _Command(_undo, "/undo", "take the last question and its answer back"),
-    "save": _Command(_save, "/save [NAME]", "keep the conversation"),
-    "load": _Command(_load, "/load [NAME]", "go on with one that was kept"),
-    "tokens": _Command(_tokens, "/tokens", "show how full the context is"),
+    "show": _Command(_show, "/show", "show the model, the system prompt and the settings"),
+    "model": _Command(_model, "/model [NAME]", "show the model, or switch to another one"),
+    "image": _Command(_image, "/image [FILE]", "attach an image to the next message; - removes it"),
+    "audio": _Command(_audio, "/audio [FILE]", "attach a recording to the next message; - removes it"),
+    "file": _Command(_file, "/file [FILE]", "attach a PDF or text file to the next message; - removes it"),
+    "retry": _Command(_retry, "/retry", "generate the last answer again"),
+    "undo": _Command(_undo, "/undo", "remove the last message and its answer"),
+    "save": _Command(_save, "/save [NAME]", "save the conversation"),
+    "load": _Command(_load, "/load [NAME]", "resume a saved conversation"),
+    "tokens": _Command(_tokens, "/tokens", "show how much of the context is used"),
     "exit": _Command(_exit, "/exit", "leave"),
 }
 """By word."""
-_OTHER_WORDS = {"?": "help", "quit": "exit", "bye": "exit"}
+_OTHER_WORDS = {"?": "help", "quit": "exit", "bye": "exit", "q": "exit", "new": "clear", "reset": "clear"}

@@ -104,7 +104,7 @@ def _file_history() -> prompt_toolkit.history.History:
     try:
         return prompt_toolkit.history.FileHistory(str(history_file()))
     except OSError as error:
-        say(f"note: what you type is not remembered: {error.strerror}")
+        say(f"note: the input history cannot be saved: {error.strerror}")
         return prompt_toolkit.history.InMemoryHistory()
 
 

@@ -69,7 +69,7 @@ def load(name: str) -> Turns:
     except FileNotFoundError:
         raise InvalidInput(_nothing(name)) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path} holds no conversation that can be read") from error
+        raise InvalidInput(f"{path} is not a saved conversation") from error
 
 
 def names() -> list[str]:

@@ -77,24 +77,32 @@ class Talk:
         """Frees the model."""
         self.llm.close()
 
-    def ask(self, question: str) -> None:
-        """Has a question answered. What is refused is told, and does not count."""
+    def ask(self, question: str) -> bool:
+        """Has a question answered. What is refused is told, and does not count.
+
+        Returns:
+            Whether there is an answer, or a part of one.
+        """
         try:
             checked_text(question, "this message")
             self._make_room(question)
             self._answer(question)
+            return True
         except InvalidInput as error:
             say_error(error)
             say("(message not sent; /clear starts over)")
         except KeyboardInterrupt:
             say("\n(stopped before the answer began)")
+        return False
 
     def retry(self) -> None:
-        """Has the last question answered again."""
+        """Has the last question answered again; its answer stays if there is no other one."""
+        before = self.turns.copy()
         question = self.turns.undo()
         if question is None:
-            raise InvalidInput("there is no question yet")
-        self.ask(question)
+            raise InvalidInput("there is no message yet")
+        if not self.ask(question):
+            self.turns = before
 
     def change_model(self, name: str) -> None:
         """Goes on with another model; the conversation stays.
@@ -167,7 +175,7 @@ class Talk:
 
     def _say_dropped(self, count: int) -> None:
         what = "the oldest turn was" if count == 1 else f"the {count} oldest turns were"
-        say(f"(the context of {self.llm.card.context_size} tokens is full: {what} left out)")
+        say(f"(the context of {self.llm.card.context_size} tokens is full: {what} dropped)")
 
     def _say_how_full(self, completion: Completion) -> None:
         size = self.llm.card.context_size
@@ -175,4 +183,4 @@ class Talk:
             say(f"(the answer was cut off: the context of {size} tokens is full)")
         elif self.turns.num_tokens > _NEARLY_FULL * size and not self._is_warned:
             self._is_warned = True
-            say(f"({self.turns.num_tokens} of {size} tokens are taken: soon the oldest turns are left out)")
+            say(f"({self.turns.num_tokens} of {size} tokens are used; the oldest turns are dropped when all are)")

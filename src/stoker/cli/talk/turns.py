@@ -72,6 +72,12 @@ class Turns:
         self._turns.append([asked_about(question, self.files), *answers])
         self._num_tokens, self.files = num_tokens, []
 
+    def copy(self) -> Turns:
+        """The same messages and files; what is added to it does not change these."""
+        copied = Turns.restored(self.saved())
+        copied.files = list(self.files)
+        return copied
+
     def undo(self) -> str | None:
         """Takes the last turn back, and gives its question; None = there is none. The files of the question stay."""
         if not self._turns:
@@ -130,6 +136,14 @@ class Turns:
         """As the last answer counted them, markers of the template included."""
         num_characters = len(self.system) + sum(map(_length, self._turns))
         return self._num_tokens / num_characters if num_characters else _USUAL_RATE
+
+
+def counted(num_turns: int) -> str:
+    """
+    >>> counted(0), counted(1)
+    ('0 turns', '1 turn')
+    """
+    return f"{num_turns} turn{'' if num_turns == 1 else 's'}"
 
 
 def asked_about(question: str, files: Sequence[TalkFile]) -> Said:

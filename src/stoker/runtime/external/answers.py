@@ -150,7 +150,7 @@ class Answers:
             except BrokenOff as error:
                 reason = await self._supervisor.death_of(incarnation)
                 if reason is None:
-                    raise BackendError(f"{self._name} broke off the answer: {error}") from error
+                    raise BackendError(f"{self._name} ended in the middle of the answer: {error}") from error
                 if reader.has_begun or is_last:
                     raise self._lost(reason) from error
             incarnation = await asked.within(self._supervisor.successor(reason))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.cards import ModelCard
@@ -36,9 +36,11 @@ from stoker.runtime.external.incarnation import Incarnation
 from stoker.runtime.external.program import Program
 from stoker.runtime.external.slot_queue import SlotQueue
 from stoker.runtime.external.supervisor import ServerSupervisor
-from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
+
+if TYPE_CHECKING:
+    from stoker.text.chat_formats.probe import ChatFormat
 
 T = TypeVar("T")
 

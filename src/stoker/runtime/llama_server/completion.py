@@ -52,7 +52,9 @@ def check_supported(sampling: SamplingParams, *, scores_prompt: bool) -> None:
     if sampling.dry_sequence_breakers == () and sampling.dry_multiplier:
         asked.append("dry_sequence_breakers")
     if asked:
-        raise UnsupportedParameter(f"`{asked[0]}` is not available: llama-server does not do it", parameter=asked[0])
+        raise UnsupportedParameter(
+            f"`{asked[0]}` is not available: llama-server does not support it", parameter=asked[0]
+        )
     if scores_prompt:
         message = "log-probabilities of the prompt are not available: llama-server has those of the answer only"
         raise UnsupportedParameter(message, parameter="echo")

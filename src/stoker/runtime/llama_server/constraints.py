@@ -40,7 +40,7 @@ def constraint_fields(outline: Outline | None) -> dict[str, object]:
         case "gbnf":
             return {"grammar": grammar.text}
         case kind:
-            message = f"constraints of the kind `{kind}` are not available: llama-server does not do them"
+            message = f"constraints of the kind `{kind}` are not available: llama-server does not support them"
             raise UnsupportedParameter(message, parameter=_KINDS.get(kind, "response_format"))
 
 

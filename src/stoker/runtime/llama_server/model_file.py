@@ -130,7 +130,7 @@ def _find_draft(config: EngineConfig) -> Path | None:
         return None
     path = Path(config.draft_model).expanduser().absolute()
     if not path.is_file():
-        logger.warning("no model drafts for %s: there is no file %s", config.model_path, path)
+        logger.warning("there is no draft model for %s: there is no file %s", config.model_path, path)
         return None
     return path
 

@@ -54,7 +54,7 @@ def check_supported(asked: SamplingParams, sampling: SamplingParams, *, scores_p
     """
     for name, off in REFUSED.items():
         if getattr(sampling, name) not in (None, off):
-            raise UnsupportedParameter(f"`{name}` is not available: vLLM does not do it", parameter=name)
+            raise UnsupportedParameter(f"`{name}` is not available: vLLM does not support it", parameter=name)
     if asked.penalty_last_n not in (None, -1) and _has_penalty(sampling):
         message = "`penalty_last_n` is not available: vLLM's penalties look at the whole text (-1)"
         raise UnsupportedParameter(message, parameter="penalty_last_n")

@@ -15,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stoker.errors import AuthenticationFailed, Overloaded, PermissionDenied, StokerError
+from stoker.server.access.hosts import is_local, is_local_name
 from stoker.server.access.keys import ApiKeys, sent_keys
 from stoker.server.config import ServerConfig, listed
 from stoker.server.errors import error_response
@@ -34,11 +35,10 @@ _MAY_ADMINISTER = "may_administer"
 _HAS_ADMIN_KEY = "has_admin_key"
 
 _NO_KEY = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
-_WRONG_KEY = "the API key that was sent is none of this server's"
+_WRONG_KEY = "the API key is wrong"
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 """Headers in which a proxy names the client that it forwards for."""
-_LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 _CROWD_RETRY_S = 1.0
 
 
@@ -88,13 +88,11 @@ class AccessControl:
     def _foreign(self, headers: Headers) -> StokerError | None:
         host = host_name(headers.get("host", ""))
         if self._checks_host and not (is_local_name(host) or host in self._hosts):
-            return PermissionDenied(
-                f"this server is only asked by names of this machine, not as {host[:100]!r}; see --allowed-hosts"
-            )
+            return PermissionDenied(f"requests for the host {host[:100]!r} are not allowed; see --allowed-hosts")
         origin = headers.get("origin", "")
         if self._keys.has_clients or self._is_trusted(origin, host):
             return None
-        return PermissionDenied(f"the web page {origin[:100]!r} may not use this server; see --cors-origins")
+        return PermissionDenied(f"requests from the origin {origin[:100]!r} are not allowed; see --cors-origins")
 
     def _is_trusted(self, origin: str, host: str) -> bool:
         if not origin or self._origins & {"*", origin} or not is_strangers_page(origin):
@@ -144,32 +142,14 @@ def check_admin(scope: Scope) -> None:
     if may_administer(scope):
         return
     if scope["state"].get(_HAS_ADMIN_KEY):
-        raise PermissionDenied("this takes the server's admin key")
-    raise PermissionDenied("from other machines this takes an admin key, and this server has none; see --admin-key")
+        raise PermissionDenied("this needs the server's admin key")
+    raise PermissionDenied("from other machines this needs an admin key, and this server has none; see --admin-key")
 
 
 def is_from_here(scope: Scope, headers: Headers) -> bool:
     """The client is a program on this machine, and no proxy. A client on a local socket has no address."""
     client = scope.get("client")
     return (not client or is_local(client[0])) and not any(name in headers for name in _FORWARDED)
-
-
-def is_local(host: str) -> bool:
-    """Only programs on this machine reach a server that listens there."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def is_local_name(host: str) -> bool:
-    """An attacker cannot point this name at another machine: it is an address, or a name that DNS does not resolve."""
-    if "." not in host or host.endswith(_LOCAL_SUFFIXES):
-        return True
-    try:
-        return bool(ip_address(host))
-    except ValueError:
-        return False
 
 
 def is_strangers_page(origin: str) -> bool:

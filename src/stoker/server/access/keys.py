@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from stat import S_ISREG
-
-from starlette.datastructures import Headers
+from typing import TYPE_CHECKING
 
 from stoker.errors import ConfigError, reason_of
 from stoker.server.config import ServerConfig, listed
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
 
 logger = logging.getLogger(__name__)
 

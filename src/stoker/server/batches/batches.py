@@ -128,7 +128,7 @@ class Batches:
         return next((batch for batch in own if batch.input_file_id == file_id), None)
 
     async def cancel(self, owner: str, batch_id: str) -> BatchRecord:
-        """Ends a batch; the answers that it has are kept.
+        """Cancels a batch; finished answers are kept.
 
         Raises:
             BatchNotFound: see `get`.

@@ -76,13 +76,15 @@ async def list_files(call: Call[None]) -> Response:
     return json_response(FileList(data=page, first_id=_id(page, 0), last_id=_id(page, -1), has_more=has_more))
 
 
-@router.endpoint("GET", "/v1/files/{file_id}", "Says what a stored file is.", aliases=("/files/{file_id}",), reply=File)
+@router.endpoint(
+    "GET", "/v1/files/{file_id}", "Shows a stored file, without its bytes.", aliases=("/files/{file_id}",), reply=File
+)
 async def get_file(call: Call[None]) -> Response:
     return json_response(file_of(await _file(call)))
 
 
 @router.endpoint(
-    "GET", "/v1/files/{file_id}/content", "Gives the bytes of a stored file.", aliases=("/files/{file_id}/content",)
+    "GET", "/v1/files/{file_id}/content", "Downloads a stored file.", aliases=("/files/{file_id}/content",)
 )
 async def get_content(call: Call[None]) -> Response:
     record = await _file(call)
@@ -141,7 +143,7 @@ async def list_batches(call: Call[None]) -> Response:
 
 
 @router.endpoint(
-    "GET", "/v1/batches/{batch_id}", "Says how far a batch is.", aliases=("/batches/{batch_id}",), reply=Batch
+    "GET", "/v1/batches/{batch_id}", "Shows the progress of a batch.", aliases=("/batches/{batch_id}",), reply=Batch
 )
 async def get_batch(call: Call[None]) -> Response:
     return json_response(batch_of(_batches(call).get(_owner(call), call.path_parameter("batch_id"))))
@@ -150,7 +152,7 @@ async def get_batch(call: Call[None]) -> Response:
 @router.endpoint(
     "POST",
     "/v1/batches/{batch_id}/cancel",
-    "Ends a batch; the answers that it has are kept.",
+    "Cancels a batch; finished answers are kept.",
     aliases=("/batches/{batch_id}/cancel",),
     reply=Batch,
 )

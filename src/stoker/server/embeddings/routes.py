@@ -74,7 +74,7 @@ async def embeddings(call: Call[EmbeddingsRequest]) -> Response:
 @native.endpoint(
     "POST",
     "/embedding",
-    "Embeds texts, in llama-server's own words.",
+    "Computes embeddings, with the fields of llama-server.",
     body=NativeEmbeddingRequest,
     fields=NATIVE_EMBEDDING_FIELDS,
     reply=list[NativeEmbedding],
@@ -90,7 +90,7 @@ async def native_embedding(call: Call[NativeEmbeddingRequest]) -> Response:
 @rerank.endpoint(
     "POST",
     "/v1/rerank",
-    "Sorts texts by how well they answer a query, in Jina's and Cohere's shape.",
+    "Reranks texts by their relevance to a query, with the fields of Jina and Cohere.",
     aliases=("/rerank", "/v2/rerank", "/v1/reranking", "/reranking"),
     body=RerankRequest,
     fields=RERANK_FIELDS,
@@ -124,7 +124,7 @@ async def ollama_embed(call: Call[OllamaEmbedRequest]) -> Response:
 @ollama.endpoint(
     "POST",
     "/api/embeddings",
-    "Embeds one text, as in older versions.",
+    "Computes the embedding of one text, as in older versions of Ollama.",
     body=OllamaEmbeddingsRequest,
     fields=OLLAMA_EMBEDDINGS_FIELDS,
     reply=OllamaEmbeddingsReply,

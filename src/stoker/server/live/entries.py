@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.core.pool import PoolView, SequenceState
+from stoker.core.pool_view import PoolView, SequenceState
 from stoker.engine.stats import EngineStats
 from stoker.engine.view import EngineView
 from stoker.server.live.types import (
@@ -60,7 +60,10 @@ def engine_entry(view: EngineView, reader: Reader, clock: Callable[[], float] = 
         kv=_kv(view.pool, view.stats),
         totals=_totals(view.stats),
         tiers=_tiers(view.stats),
-        seq=[_sequence(state, is_own=state.request_id in known) for state in view.sequences],
+        seq=[
+            _sequence(state, view.arrivals.get(state.request_id, view.now_s) + offset, is_own=state.request_id in known)
+            for state in view.sequences
+        ],
         tree=[
             TreeNode(
                 id=node.number,
@@ -85,6 +88,8 @@ def engine_entry(view: EngineView, reader: Reader, clock: Callable[[], float] = 
                 step.num_accepted,
                 step.num_imported,
                 step.members,
+                step.plan_ms,
+                step.step_id,
             )
             for step in view.steps
         ],
@@ -147,7 +152,7 @@ def _changes(
     return Changes(set=changed, gone=list(gone)) if changed or gone else UNSET
 
 
-def _sequence(state: SequenceState, *, is_own: bool) -> SequenceEntry:
+def _sequence(state: SequenceState, since: float, *, is_own: bool) -> SequenceEntry:
     return SequenceEntry(
         id=_shown(state.request_id, is_own=is_own),
         own=is_own,
@@ -156,7 +161,9 @@ def _sequence(state: SequenceState, *, is_own: bool) -> SequenceEntry:
         state=state.state,
         prompt=state.num_prompt,
         computed=state.num_computed,
-        cached=(state.num_resident, state.num_cached - state.num_resident),
+        cached=state.cached,
+        from_disk=state.num_from_disk,
+        since=round(since, 1),
         written=state.num_completion,
         drafted=state.num_drafted,
         kept=state.num_accepted,

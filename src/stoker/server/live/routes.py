@@ -11,13 +11,15 @@ import msgspec
 from starlette.responses import Response
 
 from stoker.engine.question_messages import Look, ReadPrefix
-from stoker.errors import InvalidInput
+from stoker.errors import InvalidInput, StokerError
+from stoker.runtime.model_events import ModelEvent
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.watching import HZ, Sight, Watch, Watches
 from stoker.server.access.control import may_administer
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response
 from stoker.server.live.entries import Differences, Reader, engine_entry, event
+from stoker.server.live.following import EngineFailures, both, model_news
 from stoker.server.live.types import EVENTS, VERSION, EngineState, Hello, PrefixReply, Snapshot, Tick
 from stoker.server.observe.account import account_of
 from stoker.server.transport.connection import STOP
@@ -35,7 +37,7 @@ _MAX_DIGITS = 18
 @router.endpoint(
     "GET",
     "/engine/state",
-    "What the engines of a model do now: sequences, the prefix tree of the KV pool, the last steps.",
+    "Shows the state of a model's engines: sequences, the prefix tree of the KV pool, the last steps.",
     query={"model": str},
     reply=EngineState,
 )
@@ -50,7 +52,7 @@ async def state(call: Call[None]) -> Response:
 @router.endpoint(
     "GET",
     "/engine/prefix/{node}",
-    "The text that a node of the prefix tree stands for, as far as its first 200 tokens.",
+    "Shows the text of a node of the prefix tree, up to its first 200 tokens.",
     query={"model": str, "replica": int},
     reply=PrefixReply,
     is_admin=True,
@@ -68,7 +70,7 @@ async def prefix(call: Call[None]) -> Response:
 @router.endpoint(
     "GET",
     "/engine/events",
-    "Follows what `/engine/state` shows: a snapshot, then what changes, up to `hz` times a second.",
+    "Streams `/engine/state`: a snapshot, then changes, up to `hz` times a second; and news of models.",
     query={"model": str, "hz": float},
     event=EVENTS,
 )
@@ -86,20 +88,33 @@ async def _events(call: Call[None], watch: Watch, hello: Hello, reader: Reader) 
     yield event("hello", hello)
     stop = call.request.scope.get("state", {}).get(STOP)
     differences, sent_s, whole_s = Differences(), time.monotonic(), time.monotonic()
-    async with aclosing(watch.follow(1 / hello.hz)) as sights:
-        async for sight in sights:
+    failures = EngineFailures(hello.model)
+    async with aclosing(both(watch.follow(1 / hello.hz), call.registry.events.follow())) as items:
+        async for sight in items:
             if stop is not None and stop.is_set:
                 return
+            if isinstance(sight, ModelEvent):
+                yield event("news", model_news(sight))
+                continue
+            if (news := failures.of(sight.error, is_loaded=_is_loaded(call, hello.model))) is not None:
+                yield event("news", news)
             now_s = time.monotonic()
             if now_s - whole_s >= _SNAPSHOT_EVERY_S:
                 differences, whole_s = Differences(), now_s
-            news = differences.of(time.time(), [engine_entry(view, reader) for view in sight.engines], _error(sight))
-            if news is not None:
+            change = differences.of(time.time(), [engine_entry(view, reader) for view in sight.engines], _error(sight))
+            if change is not None:
                 sent_s = now_s
-                yield event("snapshot" if isinstance(news, Snapshot) else "tick", news)
+                yield event("snapshot" if isinstance(change, Snapshot) else "tick", change)
             elif now_s - sent_s >= _SIGN_OF_LIFE_S:
                 sent_s = now_s
                 yield event("tick", Tick(t=time.time(), engines=[]))
+
+
+def _is_loaded(call: Call[None], model: str) -> bool:
+    try:
+        return call.registry.resolve(model).served is not None
+    except StokerError:
+        return False  # it was removed
 
 
 def _error(sight: Sight) -> str | None:

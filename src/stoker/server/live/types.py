@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -55,8 +55,12 @@ class SequenceEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`queued`, `restoring`, `prompt`, `decode` or `paused`."""
     prompt: int
     computed: int
-    cached: tuple[int, int]
-    """Cached prompt tokens: found in the pool, and restored from memory or disk."""
+    cached: tuple[int, int, int]
+    """Cached prompt tokens: found in the pool, restored from memory, and restored from disk."""
+    from_disk: int
+    """Prompt tokens that were only on disk when the request arrived."""
+    since: float
+    """When it arrived, to a tenth of a second."""
     written: int
     drafted: int
     kept: int
@@ -80,6 +84,10 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     restored: int
     members: list[tuple[int, int]]
     """Slots, and the tokens computed in each."""
+    plan_ms: float
+    """Time of the scheduler before it."""
+    id: int
+    """The number by which `stoker.steps` of a traced answer names it."""
 
 
 class MomentEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,5 +214,17 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     engines: list[EngineTick]
 
 
-EventName = Literal["hello", "snapshot", "tick"]
-EVENTS = (Hello, Snapshot, Tick)
+class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model was loaded or unloaded, or its engine died or came back. News of all models are told."""
+
+    t: float
+    kind: str
+    """`loading`, `loaded`, `unloaded`, `removed`, `crashed` or `restarted`."""
+    id: str
+    """The model."""
+    part: float | None = None
+    """Of `loading`: how far the weights are, from 0 to 1."""
+    why: str = ""
+
+
+EVENTS = (Hello, Snapshot, Tick, News)

@@ -33,7 +33,7 @@ router = Router(api="native")
 @lists.endpoint(
     "GET",
     "/v1/models",
-    "Lists what is served, loaded or not. With `reload=1` it is looked again which models there are.",
+    "Lists the served models, loaded or not. With `reload=1` the server looks for new models first.",
     aliases=("/models",),
     query={"reload": int},
     reply=ModelList,
@@ -52,7 +52,7 @@ async def list_models(call: Call[None]) -> Response:
 @lists.endpoint(
     "GET",
     "/v1/models/{model:path}",  # ids may contain slashes
-    "Says what one served model is.",
+    "Shows a served model.",
     aliases=("/models/{model:path}",),
     reply=ModelEntry,
 )
@@ -67,7 +67,7 @@ async def get_model(call: Call[None]) -> Response:
 @router.endpoint(
     "POST",
     "/models/load",
-    "Loads a model, or replaces one that is loaded; others leave for it if they must.",
+    "Loads a model, or reloads it; others are unloaded to make room if needed.",
     aliases=("/v1/models/load",),
     body=LoadRequest,
     fields=LOAD_FIELDS,
@@ -101,7 +101,7 @@ async def unload(call: Call[UnloadRequest]) -> Response:
 @router.endpoint(
     "GET",
     "/models/sse",
-    "Follows models as they are loaded and unloaded.",
+    "Streams events as models are loaded and unloaded.",
     aliases=("/v1/models/sse",),
     event=ModelNews,
 )

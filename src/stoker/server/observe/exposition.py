@@ -18,9 +18,7 @@ from stoker.server.observe.response_counts import ResponseCounts
 router = Router(api="Stoker")
 
 
-@router.endpoint(
-    "GET", "/metrics", "Counts and durations for Prometheus, under our names and under those of vLLM and llama-server."
-)
+@router.endpoint("GET", "/metrics", "Metrics for Prometheus, under the names of Stoker, vLLM and llama-server.")
 async def metrics(call: Call[None]) -> Response:
     others = await call.server.part(Fronts, Fronts).ask()
     return Response(generate_latest(_Exposed(call.server, others)), media_type=CONTENT_TYPE_LATEST)

@@ -10,18 +10,28 @@ MEDIA_ROWS: Sequence[Row] = (
     gauge(
         "encoder_queue", "Parts of images and recordings being encoded or waiting", of_encoder(lambda of: of.num_queued)
     ),
-    gauge("encoder_kept_bytes", "Rows of images and recordings that are kept", of_encoder(lambda of: of.kept_bytes)),
+    gauge(
+        "encoder_kept_bytes", "Encoded rows of images and recordings in the cache", of_encoder(lambda of: of.kept_bytes)
+    ),
     counter("encoder_parts", "Parts of images and recordings encoded", of_encoder(lambda of: of.num_encoded)),
     counter("encoder_seconds", "Time spent encoding images and recordings", of_encoder(lambda of: of.encode_s)),
-    counter("encoder_hits", "Parts whose rows were there when they were needed", of_encoder(lambda of: of.num_hits)),
-    counter("encoder_crashes", "Ends of the encoding process caused by a file", of_encoder(lambda of: of.num_crashes)),
+    counter(
+        "encoder_hits",
+        "Parts of images and recordings whose encoded rows were found in the cache",
+        of_encoder(lambda of: of.num_hits),
+    ),
+    counter(
+        "encoder_crashes", "Crashes of the encoding process that a file caused", of_encoder(lambda of: of.num_crashes)
+    ),
     gauge("transcriber_open", "Recordings being transcribed or waiting", of_transcriber(lambda of: of.num_open)),
     counter("transcriber_segments", "Segments of recordings transcribed", of_transcriber(lambda of: of.num_segments)),
-    counter("transcriber_audio_seconds", "Length of what was transcribed", of_transcriber(lambda of: of.heard_s)),
+    counter(
+        "transcriber_audio_seconds", "Length of the audio that was transcribed", of_transcriber(lambda of: of.heard_s)
+    ),
     counter("transcriber_seconds", "Time spent transcribing", of_transcriber(lambda of: of.compute_s)),
     counter(
         "transcriber_crashes",
-        "Ends of the transcribing process caused by a recording",
+        "Crashes of the transcription process that a recording caused",
         of_transcriber(lambda of: of.num_crashes),
     ),
 )

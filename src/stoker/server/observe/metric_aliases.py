@@ -153,7 +153,7 @@ def _prompt_tokens_by_source(own: Mapping[str, Metric]) -> Metric:
 def _cache_config(own: Mapping[str, Metric]) -> Metric:
     """KV is counted in tokens: blocks of one."""
     names = ("block_size", "num_gpu_blocks")
-    family = GaugeMetricFamily("vllm:cache_config_info", "What the KV pool is like", labels=(*_LABELS, *names))
+    family = GaugeMetricFamily("vllm:cache_config_info", "Configuration of the KV pool", labels=(*_LABELS, *names))
     for model, capacity in _by_model(own["stoker_kv_capacity_tokens"]):
         family.add_metric((model, "0", "1", f"{capacity:.0f}"), 1)
     return family
@@ -162,7 +162,7 @@ def _cache_config(own: Mapping[str, Metric]) -> Metric:
 def _adapters(own: Mapping[str, Metric]) -> Metric:
     names = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
     family = GaugeMetricFamily(
-        "vllm:lora_requests_info", "Adapters that are in use, and when this was said", labels=(*_LABELS, *names)
+        "vllm:lora_requests_info", "Adapters in use, with the time of this sample", labels=(*_LABELS, *names)
     )
     running, waiting = (own[f"stoker_adapter_requests_{state}"].samples for state in ("running", "waiting"))
     for model in dict.fromkeys(sample.labels["model"] for sample in running):

@@ -93,12 +93,12 @@ ROWS: Sequence[Row] = (
     ),
     gauge(
         "kv_usage_ratio",
-        "Part of the KV pool that running requests hold",
+        "Fraction of the KV pool that running requests hold",
         of_engine(lambda of: rate(of.kv_used, of.kv_capacity)),
     ),
     gauge(
         "kv_tier_bytes",
-        "KV cache in the tiers behind the pool: RAM and disk",
+        "KV cache outside the pool: in RAM and on disk",
         each(ram=lambda of: of.tiers.ram_bytes, disk=lambda of: of.tiers.disk_bytes),
         _TIER,
     ),
@@ -126,7 +126,7 @@ ROWS: Sequence[Row] = (
     ),
     gauge(
         "requests_per_step",
-        "Requests that have a part in a step of the engine, on average since the start",
+        "Mean number of requests per step of the engine, since the start",
         of_engine(lambda of: rate(of.num_step_sequences, of.step_tokens.num_values)),
     ),
     gauge(
@@ -177,7 +177,7 @@ ROWS: Sequence[Row] = (
     ),
     gauge(
         "replica_stalled_seconds",
-        "Time that the replica's work waits for a step, by its newest heartbeat",
+        "Time that work of the replica has waited for a step, by its newest heartbeat",
         of_replica_engines(lambda of: of.stalled_s),
         _REPLICA,
     ),
@@ -215,7 +215,11 @@ ROWS: Sequence[Row] = (
         _SOURCE,
     ),
     counter("draft_model_seconds", "Time that the draft model has computed", of_drafts(lambda of: of.draft_model_s)),
-    counter("grammar_cache_hits", "Grammars that were compiled before", of_drafts(lambda of: of.num_grammar_hits)),
+    counter(
+        "grammar_cache_hits",
+        "Grammars found in the cache of compiled grammars",
+        of_drafts(lambda of: of.num_grammar_hits),
+    ),
     counter(
         "constrained_tokens",
         "Tokens chosen among those that a grammar or a budget of reasoning allows",
@@ -239,7 +243,7 @@ ROWS: Sequence[Row] = (
     counter("completion_tokens", "Tokens written", counts(lambda of: of.completion_tokens), _KEY),
     counter(
         "reasoning_tokens",
-        "Tokens of reasoning in answers that came to their end",
+        "Tokens of reasoning in finished answers",
         counts(lambda of: of.reasoning_tokens),
         _KEY,
     ),
@@ -384,7 +388,7 @@ ROWS: Sequence[Row] = (
         "Maximum number of tokens that a request asked for, if it set one",
         by_request(lambda of: of.request_max_tokens),
     ),
-    histogram("request_n", "Number of answers to one prompt that were asked for", by_request(lambda of: of.group_n)),
+    histogram("request_n", "Number of answers requested for one prompt", by_request(lambda of: of.group_n)),
     histogram(
         "request_longest_completion_tokens",
         "Tokens of the longest answer to one prompt",

@@ -17,11 +17,12 @@ from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 from stoker.server.fields import FieldTable, Ignored, Refused, honoured, ignored
-from stoker.server.request.fields import Int, StreamedFields
+from stoker.server.request.fields import Int, TracedFields
 from stoker.server.request.policies import NOTHING_GENERATED, SHARED
 from stoker.text.messages import messages_from_dicts
 
 MAX_TOP_LOGPROBS = 20
+_REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
 
 _NO_TEMPLATE_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 
@@ -33,7 +34,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts so far on every chunk (an addition of vLLM)."""
 
 
-class ChatCompletionRequest(StreamedFields, frozen=True, kw_only=True):
+class ChatCompletionRequest(TracedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]] | None = None
@@ -58,8 +59,11 @@ class ChatCompletionRequest(StreamedFields, frozen=True, kw_only=True):
     """Older form of `tool_choice`."""
     parallel_tool_calls: bool | None = None
     """False: an answer has at most one call."""
+    parse_tool_calls: bool | None = None
+    """False: tool calls stay in the content, as the model writes them."""
     reasoning_format: str | None = None
-    """`none` leaves the reasoning in the content; otherwise it is a field of its own."""
+    """`none` leaves the reasoning in the content, `deepseek-legacy` in that of streams only. With `auto` and `deepseek`
+    it is a field of its own."""
     reasoning_budget_tokens: Int | None = None
     """Most tokens of reasoning; -1 = no limit."""
     thinking_budget_tokens: Int | None = None
@@ -154,6 +158,15 @@ def _tools(wire: ChatCompletionRequest | ChatPromptRequest) -> Tools:
 
 
 def chat_thinking(wire: ChatCompletionRequest) -> Thinking:
+    """A request's settings for reasoning.
+
+    Raises:
+        InvalidInput: `reasoning_format` is none of llama-server's.
+    """
+    form = wire.reasoning_format or "auto"
+    if form not in _REASONING_FORMATS:
+        message = f"`reasoning_format` must be {', '.join(_REASONING_FORMATS)}, not {form[:40]!r}"
+        raise InvalidInput(message, parameter="reasoning_format")
     budgets = (wire.reasoning_budget_tokens, wire.thinking_budget_tokens, wire.thinking_token_budget)
     budget = next((budget for budget in budgets if budget is not None), None)
     return Thinking(
@@ -161,7 +174,7 @@ def chat_thinking(wire: ChatCompletionRequest) -> Thinking:
         budget=None if budget is None or budget < 0 else budget,
         closing_text=wire.reasoning_budget_message or "",
         can_be_ended=bool(wire.reasoning_control),
-        stays_in_content=wire.reasoning_format == "none",
+        stays_in_content=form == "none" or (form == "deepseek-legacy" and bool(wire.stream)),
     )
 
 

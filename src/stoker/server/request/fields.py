@@ -110,7 +110,7 @@ class ConstrainedFields(GenerationFields, frozen=True, kw_only=True):
     json_schema: dict[str, Any] | str | bool | None = None
     """A JSON schema, or its text."""
     grammar: str | None = None
-    """GBNF, or Lark if it begins with `%llguidance`."""
+    """GBNF; or Lark, if it begins with `%llguidance` or has a rule `start:`."""
     structured_outputs: dict[str, Any] | None = None
     """One of `json`, `regex`, `choice`, `grammar` and `json_object`, as in vLLM."""
     guided_json: dict[str, Any] | str | bool | None = None
@@ -134,3 +134,22 @@ class StreamedFields(ConstrainedFields, frozen=True, kw_only=True):
     """Every chunk of a stream has the timings so far."""
     return_progress: bool | None = None
     """Chunks of a stream say how far the prompt is computed, before the first token."""
+
+
+class StokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What only this server offers."""
+
+    trace: bool | None = None
+    """Chunks of a stream have a field `stoker` that says where their tokens came from."""
+
+
+class TracedFields(StreamedFields, frozen=True, kw_only=True):
+    """Fields of requests whose streams can be traced."""
+
+    stoker: StokerOptions | None = None
+    """What only this server offers."""
+
+    @property
+    def traces(self) -> bool:
+        """The stream is to be traced."""
+        return bool(self.stream and self.stoker is not None and self.stoker.trace)

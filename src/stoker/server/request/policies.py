@@ -55,6 +55,7 @@ SHARED: FieldTable = {
     "moderation": Refused("nothing is moderated here"),
     "timings_per_token": Ignored("timings come on the last chunk"),
     "return_progress": Ignored("only chat completions, completions and llama-server's own endpoints tell it"),
+    "stoker": Ignored("only chat completions and completions can be traced"),
     "spaces_between_special_tokens": Ignored("control tokens are never part of the answer"),
     "store": Ignored("nothing is stored"),
     "metadata": Ignored("nothing is stored"),

@@ -56,6 +56,7 @@ def generation_request(
     plan: Plan | None = None,
     media: tuple[Media, ...] = (),
     reports_progress: bool = False,
+    traces: bool = False,
 ) -> GenerationRequest:
     """Everything of a request in one value, checked. See `GenerationRequest` for the arguments.
 
@@ -85,6 +86,7 @@ def generation_request(
         account=caller.account,
         thoughts=caller.thoughts,
         reports_progress=reports_progress,
+        traces=traces,
         model=fields.model or "",
         adapters=adapter_choices(fields.lora),
         session=session_use(fields.session_id, caller.session, caller.owner, config.session_ttl_s),

@@ -59,7 +59,7 @@ async def list_sessions(call: Call[None]) -> Response:
 @router.endpoint(
     "DELETE",
     "/sessions/{session_id:path}",
-    "Ends a session, and forgets what it left in the KV pool.",
+    "Ends a session, and erases its KV cache.",
     reply=EndedSession,
 )
 async def end_session(call: Call[None]) -> Response:

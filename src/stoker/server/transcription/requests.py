@@ -101,7 +101,7 @@ def hearing_request(asked: Asked, runtime: Runtime, caller: Caller, config: Serv
     """
     form = asked.form
     if form.response_format in _TIMED:
-        message = f"`{form.response_format}` needs times, which only Whisper models tell: use `json` or `text`"
+        message = f"`{form.response_format}` needs timestamps, which only Whisper models give: use `json` or `text`"
         raise UnsupportedParameter(message, parameter="response_format")
     content = (MediaPart(asked.recording), TextPart(_question(asked.wish)))
     thinking = Thinking(is_on=False, is_preference=True)

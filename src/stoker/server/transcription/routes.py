@@ -53,7 +53,7 @@ _EXPECTED = "`file` and `model`"
 @router.endpoint(
     "POST",
     "/v1/audio/transcriptions",
-    "Writes down what is said in a recording.",
+    "Transcribes a recording.",
     aliases=("/audio/transcriptions",),
     form=TranscriptionForm,
     fields=TRANSCRIPTION_FIELDS,
@@ -70,7 +70,7 @@ async def transcriptions(call: Call[None]) -> Response | EventStream:
 @router.endpoint(
     "POST",
     "/v1/audio/translations",
-    "Writes down in English what is said in a recording.",
+    "Translates a recording into English.",
     aliases=("/audio/translations",),
     form=TranslationForm,
     fields=TRANSLATION_FIELDS,
@@ -91,8 +91,8 @@ async def _answered(call: Call[None], asked: Asked) -> Response | EventStream:
     if "audio" in served.runtime.card.media:
         return await _heard(call, asked, served)
     message = (
-        f"`{served.model_id}` hears nothing: name a Whisper model, which `stoker serve FOLDER` serves, "
-        "or serve a model that hears with --mmproj FILE"
+        f"`{served.model_id}` takes no audio: name a Whisper model (`stoker serve FOLDER`), or serve a model with a "
+        "projector for audio (--mmproj FILE)"
     )
     raise UnsupportedParameter(message, parameter="model")
 

@@ -73,7 +73,7 @@ class Listener(socket.socket):
         now = time.monotonic()
         if self._complained_s is None or now - self._complained_s >= _COMPLAIN_EVERY_S:
             self._complained_s = now
-            logger.warning("connections are closed unheard: this process has too many files open (ulimit -n)")
+            logger.warning("connections are refused: this process has too many files open (ulimit -n)")
 
 
 def _first_kept() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_ISSOCK
 
 from stoker.errors import ConfigError, reason_of
-from stoker.server.access.control import is_local
+from stoker.server.access.hosts import is_local
 from stoker.server.access.keys import ApiKeys
 from stoker.server.config import ServerConfig
 from stoker.server.transport.descriptors import Listener

@@ -1,8 +1,10 @@
-// Asks the model for the next message of a conversation, or several, and writes them down as they come.
-import { amend, chatOf, newId, running, update } from '../state/chats.js';
-import { trouble, watchServer, models } from '../state/server.js';
+// Asks models for the next message of a conversation, or several, and writes them down as they come.
+import { t } from '../locale/index.js';
+import { amend, chatOf, running, update } from '../state/chats.js';
+import { modelOf, noteAway } from '../state/server.js';
 import { noteReply } from '../state/traces.js';
 import { grown, path, pruned } from '../state/tree.js';
+import { newId } from '../store/ids.js';
 import { streamChat } from '../wire/api.js';
 import { messagesOf, requestOf } from './request.js';
 import { Writing } from './writing.js';
@@ -12,14 +14,15 @@ const CUT = 'stoker.cut';
 
 export const stop = (id) => running.value.get(id)?.controller.abort();
 
-/** Adds what a person wrote below a message, and asks for answers. Without `parent` it stands at the end. */
-export function say(id, text, { parent = chatOf(id).leaf, attachments = [], num = 1 } = {}) {
+/** Adds what a person wrote below a message, and asks for answers. Without `parent` it stands at the end.
+ * @param {string} id @param {string} text @param {{parent?: string, attachments?: any[], num?: number, models?: string[]}} [options] `models`: one answer of each */
+export function say(id, text, { parent = chatOf(id).leaf, attachments = [], num = 1, models = [] } = {}) {
   stop(id);
   const chat = chatOf(id);
   const node = { id: newId(), parent, role: 'user', content: text, attachments };
   const title = text.trim().replace(/\s+/g, ' ').slice(0, TITLE_LENGTH) || attachments[0]?.name;
   update(id, { ...grown(chat, node), ...(path(chat).length === 0 && { title }) });
-  return ask(id, node, num);
+  return models.length > 1 ? compare(id, node, models) : ask(id, node, num);
 }
 
 /** Another answer beside this one. */
@@ -31,10 +34,13 @@ export function regenerate(id, node, num = 1) {
 /** Takes an answer on where it stands. */
 export function goOn(id, node) {
   stop(id);
-  const chat = chatOf(id);
   amend(id, node.id, { finish: undefined, error: undefined });
+  return write(id, [goingOn(chatOf(id), node)]);
+}
+
+function goingOn(chat, node) {
   const body = { ...requestOf(chat, node, node.model), messages: messagesOf(chat, node), add_generation_prompt: false, continue_final_message: true };
-  return write(id, [node], body);
+  return { nodes: [node], body };
 }
 
 /** A sibling of an answer that begins with this text, and is then written on. */
@@ -62,18 +68,38 @@ export function drop(id, node) {
 
 function ask(id, parent, num) {
   const chat = chatOf(id);
-  const model = chat.model || models.value[0]?.id || '';
-  const fan = num > 1 ? newId() : undefined;
-  const nodes = Array.from({ length: num }, () => ({ id: newId(), parent: parent.id, role: 'assistant', content: '', reasoning: '', model, fan }));
-  update(id, { ...grown(chat, ...nodes), leaf: nodes[0].id });
-  return write(id, nodes, { ...requestOf(chat, parent, model), ...(num > 1 && { n: num }) });
+  const model = modelOf(chat);
+  const nodes = begun(id, parent, Array(num).fill(model));
+  return write(id, [{ nodes, body: { ...requestOf(chat, parent, model), ...(num > 1 && { n: num }) } }]);
 }
 
-async function write(id, nodes, body) {
+/** The same question to several models, side by side. */
+function compare(id, parent, models) {
+  const chat = chatOf(id);
+  const nodes = begun(id, parent, models);
+  return write(id, nodes.map((node) => ({ nodes: [node], body: requestOf(chat, parent, node.model) })));
+}
+
+/** Empty answers to a message, one for each name of a model; the first of them is on the path that is shown. */
+function begun(id, parent, models) {
+  const fan = models.length > 1 ? newId() : undefined;
+  const nodes = models.map((model) => ({ id: newId(), parent: parent.id, role: 'assistant', content: '', reasoning: '', model, fan }));
+  update(id, { ...grown(chatOf(id), ...nodes), leaf: nodes[0].id });
+  return nodes;
+}
+
+/** Sends requests at the same time and writes the answers into their messages. One Stop ends them all.
+ * @param {{nodes: any[], body: any}[]} requests the choices of each are written into its nodes */
+async function write(id, requests) {
   const controller = new AbortController();
-  const writings = nodes.map((node) => new Writing(id, node));
-  mark(id, { controller, writings });
-  const asked = { ...body, timings_per_token: true, return_progress: true };
+  const each = requests.map(({ nodes, body }) => ({ body, writings: nodes.map((node) => new Writing(id, node, { isOneOfMany: nodes.length > 1 })) }));
+  mark(id, { controller, writings: each.flatMap(({ writings }) => writings) });
+  await Promise.all(each.map(({ body, writings }) => stream(id, body, writings, controller)));
+  if (running.value.get(id)?.controller === controller) mark(id, null);
+}
+
+async function stream(id, body, writings, controller) {
+  const asked = { ...body, timings_per_token: true, return_progress: true, stoker: { trace: true } };
   try {
     for await (const chunk of streamChat(asked, controller.signal)) {
       noteReply(chunk.id, id);
@@ -83,16 +109,13 @@ async function write(id, nodes, body) {
   } catch (error) {
     const change = controller.signal.aborted ? { finish: 'stopped' } : { error: textOf(error) };
     for (const writing of writings) writing.end(writing.message.finish ? {} : change);
-  } finally {
-    if (running.value.get(id)?.controller === controller) mark(id, null);
   }
 }
 
 function textOf(error) {
   if (!(error instanceof TypeError)) return error.message;
-  trouble.value = 'The server cannot be reached. The page tries again.';
-  watchServer();
-  return 'The connection to the server broke.';
+  noteAway();
+  return t('connectionBroke');
 }
 
 function mark(id, run) {
@@ -114,20 +137,24 @@ addEventListener('pagehide', () => {
 
 /** After a reload: answers that were being written go on. The server has most of their KV still in its cache. */
 export function resume() {
-  let cut = [];
-  try {
-    cut = JSON.parse(sessionStorage.getItem(CUT) ?? '[]');
-    sessionStorage.removeItem(CUT);
-  } catch {
-    return;
+  const requests = new Map();
+  for (const { id, nodeId, content, reasoning } of cutAnswers()) {
+    if (!chatOf(id)?.nodes[nodeId]) continue;
+    amend(id, nodeId, { content, reasoning: content ? reasoning : '' });
+    const chat = chatOf(id);
+    const node = chat.nodes[nodeId];
+    const request = content ? goingOn(chat, node) : { nodes: [node], body: requestOf(chat, chat.nodes[node.parent], node.model) };
+    requests.set(id, [...(requests.get(id) ?? []), request]);
   }
-  for (const { id, nodeId, content, reasoning } of cut) {
-    const node = chatOf(id)?.nodes[nodeId];
-    if (!node) continue;
-    amend(id, nodeId, { content, reasoning });
-    const now = chatOf(id).nodes[nodeId];
-    if (content && !now.fan) goOn(id, now);
-    else if (now.fan) amend(id, nodeId, { finish: 'stopped' });
-    else write(id, [{ ...now, reasoning: '' }], requestOf(chatOf(id), chatOf(id).nodes[now.parent], now.model));
+  for (const [id, each] of requests) write(id, each);
+}
+
+function cutAnswers() {
+  try {
+    const cut = JSON.parse(sessionStorage.getItem(CUT) ?? '[]');
+    sessionStorage.removeItem(CUT);
+    return cut;
+  } catch {
+    return [];
   }
 }

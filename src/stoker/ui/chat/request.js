@@ -5,8 +5,9 @@ import { path } from '../state/tree.js';
 export function requestOf(chat, node, model) {
   const messages = messagesOf(chat, node);
   const tools = toolsOf(chat);
+  const lora = Object.entries(chat.adapters ?? {}).map(([name, scale]) => ({ name, scale }));
   const thinking = chat.thinking && { chat_template_kwargs: { enable_thinking: chat.thinking === 'on' } };
-  return { messages, ...(model && { model }), ...chat.sampling, ...(tools.length && { tools }), ...thinking };
+  return { messages, ...(model && { model }), ...chat.sampling, ...(tools.length && { tools }), ...(lora.length && { lora }), ...thinking };
 }
 
 export function messagesOf(chat, node) {
@@ -17,10 +18,16 @@ export function messagesOf(chat, node) {
 
 function messageOf({ role, content, tool_calls: calls, tool_call_id: callId, attachments = [] }) {
   if (role === 'tool') return { role, content, tool_call_id: callId };
-  const texts = attachments.filter(({ text }) => text !== undefined).map(({ name, text }) => `${name}:\n\`\`\`\n${text}\n\`\`\``);
+  const texts = attachments.filter(({ text }) => text !== undefined).map(({ name, text }) => `${name}:\n${fenced(text)}`);
   const text = [...texts, content].filter(Boolean).join('\n\n');
   const parts = attachments.filter(({ url }) => url).map(partOf);
   return { role, content: parts.length ? [...(text ? [{ type: 'text', text }] : []), ...parts] : text, ...(calls?.length && { tool_calls: calls }) };
+}
+
+/** A fence that is longer than any in the text, so that the text does not end it. */
+function fenced(text) {
+  const fence = '`'.repeat(Math.max(3, ...[...text.matchAll(/`{3,}/g)].map(([ticks]) => ticks.length + 1)));
+  return `${fence}\n${text}\n${fence}`;
 }
 
 function partOf({ name, url, kind }) {

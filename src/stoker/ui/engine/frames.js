@@ -4,8 +4,9 @@ export const KEPT_S = 300;
 const MAX_FRAMES = 3000;
 const MAX_STEPS = 400;
 const MAX_MOMENTS = 200;
+const MAX_NEWS = 50;
 
-export const EMPTY = { hello: null, t: 0, engines: [], error: '' };
+export const EMPTY = { hello: null, t: 0, engines: [], news: [], error: '' };
 
 /** The state after an event. Parts that have not changed stay the same objects, so that minutes of states are small. */
 export function applied(state, name, data) {
@@ -13,6 +14,7 @@ export function applied(state, name, data) {
   if (name === 'snapshot') {
     return { ...state, t: data.t, error: data.error ?? '', engines: data.engines.map((engine) => joined(state, engine)) };
   }
+  if (name === 'news') return { ...state, news: [...state.news, data].slice(-MAX_NEWS) };
   if (!data.engines?.length) return state;
   const ticks = new Map(data.engines.map((tick) => [tick.replica, tick]));
   const engines = state.engines.map((engine) => (ticks.has(engine.replica) ? ticked(engine, ticks.get(engine.replica)) : engine));
@@ -103,9 +105,9 @@ export function icicle(tree) {
 /** The steps and moments as a trace for Perfetto or `chrome://tracing`. Times are in microseconds. */
 export function trace(state) {
   const events = state.engines.flatMap(({ replica, steps, moments }) => [
-    ...steps.map(([, t, ms, forward, sample, decodes, prompt, drafted, kept, restored, members]) => ({
+    ...steps.map(([, t, ms, forward, sample, decodes, prompt, drafted, kept, restored, members, plan, step]) => ({
       name: prompt ? 'prompt' : 'decode', ph: 'X', pid: replica, tid: 0, ts: t * 1e6 - ms * 1e3, dur: ms * 1e3,
-      args: { forward_ms: forward, sample_ms: sample, decodes, prompt, drafted, kept, restored, members: Object.fromEntries(members) },
+      args: { step, plan_ms: plan, forward_ms: forward, sample_ms: sample, decodes, prompt, drafted, kept, restored, members: Object.fromEntries(members) },
     })),
     ...moments.map(({ t, kind, id, n }) => ({ name: kind, ph: 'i', s: 'p', pid: replica, tid: 0, ts: t * 1e6, args: { id, n } })),
   ]);

@@ -1,12 +1,14 @@
 // The KV pool as an icicle of shared prefixes, and as a table for those who do not see it.
 import { html, useState } from '../vendor/preact.js';
+import { bytes, number, share, t } from '../locale/index.js';
 import { getJson } from '../wire/api.js';
 import { Explain } from './explain.js';
 import { icicle } from './frames.js';
 
 const WIDTH = 1000;
 const ROW = 26;
-const MIN_LABEL = 60;
+const MIN_LABEL = 45;
+const percent = (part) => `${100 * part}%`;
 
 /** @param props.read gives the text of a node, or null where the client may not read it */
 export function Pool({ engine, isOnly, read }) {
@@ -16,50 +18,57 @@ export function Pool({ engine, isOnly, read }) {
   const shown = Math.min(kv.capacity, Math.max(64, Math.ceil((kv.held + kv.promised) * 1.2)));
   const scale = WIDTH / Math.max(1, shown);
   const placed = icicle(tree);
-  const rows = 1 + Math.max(0, ...placed.map(({ depth }) => depth));
-  const used = kv.held + kv.promised;
-  const title = `KV pool${isOnly ? '' : ` of replica ${engine.replica}`}`;
-  const words = `${title}: ${kv.held.toLocaleString()} of ${kv.capacity.toLocaleString()} tokens held, ${kv.retained.toLocaleString()} of them by finished conversations`;
-  return html`<section aria-label=${title}>
-    <h3>${title} <small>${share(used, kv.capacity)} of ${kv.capacity.toLocaleString()} tokens${shown < kv.capacity ? `, drawn up to ${shown.toLocaleString()}` : ''}</small><${Explain} of="pool" /></h3>
-    <svg class="icicle" role="img" aria-label=${words} viewBox=${`0 0 ${WIDTH} ${ROW * rows + 8}`} preserveAspectRatio="none" data-held=${kv.held}>
+  const rows = Math.max(2, 1 + Math.max(0, ...placed.map(({ depth }) => depth)));
+  const places = new Map(kv.leaving.map((slot, at) => [slot, at + 1]));
+  const title = t(isOnly ? 'pool' : 'poolOf', engine.replica);
+  return html`<section class="card" aria-label=${title}>
+    <h3>${title} <small>${t('poolUse', share(kv.held + kv.promised, kv.capacity), kv.capacity, shown < kv.capacity ? shown : 0)}</small><${Explain} of="pool" /></h3>
+    <div class="drawn"><svg class="icicle" role="img" aria-label=${t('poolWords', title, kv.held, kv.capacity, kv.retained)} viewBox=${`0 0 ${WIDTH} ${ROW * rows}`} preserveAspectRatio="none" data-rows=${Math.min(rows, 8)} data-held=${kv.held}>
+      <defs><pattern id="hatch" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="4" height="8" class="promised" /></pattern></defs>
       <rect class="free" x="0" y="0" width=${WIDTH} height=${ROW * rows} />
-      <rect class="promised" x=${kv.held * scale} y="0" width=${kv.promised * scale} height=${ROW * rows} />
-      ${placed.map((spot) => html`<${Block} key=${spot.node.id} spot=${spot} scale=${scale} show=${show} />`)}
+      <rect fill="url(#hatch)" x=${kv.held * scale} y="0" width=${kv.promised * scale} height=${ROW * rows} />
+      ${placed.map((spot) => html`<${Block} key=${spot.node.id} spot=${spot} scale=${scale} show=${show} places=${places} />`)}
     </svg>
-    <p class="legend"><span class="key running"></span> running <span class="key retained"></span> finished, may leave
-      <span class="key promised"></span> promised to this step <span class="key free"></span> free</p>
+      ${placed.filter(({ own }) => own * scale > MIN_LABEL).map(({ node, x, depth }) => html`<span key=${node.id} class="label" aria-hidden="true" style=${{ left: percent(x * scale / WIDTH), top: percent(depth / rows), height: percent(1 / rows) }}>${number(node.n)}${node.num_slots > 1 ? ` ×${node.num_slots}` : ''}</span>`)}</div>
+    <${Behind} tiers=${engine.tiers} />
+    <p class="legend"><span class="key running"></span>${t('keyRunning')} <span class="key retained"></span>${t('keyRetained')}
+      <span class="key promised"></span>${t('keyPromised')} <span class="key free"></span>${t('keyFree')}</p>
+    ${show && tree.length > 0 && html`<p class="hint">${t('poolHint')}</p>`}
     ${text && html`<p class="prefix-text" role="status" dir="auto">${text}</p>`}
-    <details><summary>As a table</summary><${Table} tree=${tree} show=${show} /></details>
+    <details><summary>${t('asTable')}</summary><div class="wide-table"><${Table} tree=${tree} show=${show} places=${places} /></div></details>
   </section>`;
 }
 
-function Block({ spot: { node, x, own, span, depth }, scale, show }) {
-  const hue = (node.slots[0] ?? node.id * 7) * 47 % 360;
-  const words = `${node.n.toLocaleString()} tokens${node.num_slots > 1 ? `, shared by ${node.num_slots}` : ''}, ${node.running ? 'running' : 'finished'}${node.slots.length ? `, slot ${node.slots.join(', ')}` : ''}`;
-  return html`<g class=${node.running ? 'running' : 'retained'} data-n=${node.n} data-width=${own} onClick=${show && node.id > 0 ? () => show(node.id) : undefined}>
-    <title>${node.id > 0 ? words : `${words} (small parts added up)`}</title>
-    ${span > own && html`<rect class="span" x=${x * scale} y=${depth * ROW} width=${span * scale} height=${ROW - 2} />`}
-    <rect class="own" x=${x * scale} y=${depth * ROW} width=${own * scale} height=${ROW - 2} fill=${`hsl(${hue} 60% 50%)`} />
-    ${own * scale > MIN_LABEL && html`<text x=${x * scale + 6} y=${depth * ROW + 16}>${node.n.toLocaleString()}${node.num_slots > 1 ? ` ×${node.num_slots}` : ''}</text>`}
-  </g>`;
+/** What has left the pool, or would survive it: thin bars for memory and disk. */
+function Behind({ tiers }) {
+  const bars = [['inMemory', tiers.ram_bytes, tiers.ram_limit_bytes], ['onDisk', tiers.disk_bytes, tiers.disk_limit_bytes]].filter(([, , limit]) => limit > 0);
+  return html`<div class="behind">${bars.map(([key, used, limit]) => html`<label key=${key}>${t(key)} <small>${t('partOf', bytes(used), bytes(limit))}</small><meter max=${limit} value=${used} /></label>`)}</div>`;
 }
 
-function Table({ tree, show }) {
-  return html`<table><caption class="hidden">Nodes of the prefix tree</caption>
-    <thead><tr><th scope="col">Node</th><th scope="col">Below</th><th scope="col">Tokens</th><th scope="col">Shared by</th><th scope="col">Slots</th><th scope="col">State</th></tr></thead>
-    <tbody>${tree.map((node) => html`<tr key=${node.id}><th scope="row">${node.id <= 0 ? 'small parts' : show ? html`<button type="button" class="quiet" aria-label=${`Read node ${node.id}`} onClick=${() => show(node.id)}>${node.id}</button>` : node.id}</th><td>${node.parent || '–'}</td>
-      <td>${node.n.toLocaleString()}</td><td>${node.num_slots}</td><td>${node.slots.join(' ')}</td><td>${node.running ? 'running' : 'finished'}</td></tr>`)}</tbody></table>`;
+function Block({ spot: { node, x, own, span, depth }, scale, show, places }) {
+  const hue = (node.slots[0] ?? node.id * 7) * 47 % 360;
+  const leaves = Math.min(...node.slots.map((slot) => places.get(slot) ?? Infinity));
+  const words = t('nodeWords', node, leaves);
+  return html`<g class=${`${node.running ? 'running' : 'retained'}${show && node.id > 0 ? ' readable' : ''}`} data-n=${node.n} data-width=${own} onClick=${show && node.id > 0 ? () => show(node.id) : undefined}>
+    <title>${words}</title>
+    ${span > own && html`<rect class="span" x=${x * scale} y=${depth * ROW} width=${span * scale} height=${ROW - 2} />`}
+    <rect class="own" x=${x * scale} y=${depth * ROW} width=${Math.max(1, own * scale - 1)} height=${ROW - 2} style=${{ '--hue': hue }} /></g>`;
+}
+
+function Table({ tree, show, places }) {
+  return html`<table><caption class="hidden">${t('poolTable')}</caption>
+    <thead><tr>${['node', 'below', 'tokensColumn', 'sharedBy', 'slots', 'state', 'leaves'].map((key) => html`<th key=${key} scope="col">${t(key)}</th>`)}</tr></thead>
+    <tbody>${tree.map((node) => html`<tr key=${node.id}><th scope="row">${node.id <= 0 ? t('smallParts') : show ? html`<button type="button" class="quiet" aria-label=${t('readNode', node.id)} onClick=${() => show(node.id)}>${node.id}</button>` : node.id}</th><td>${node.parent || '–'}</td>
+      <td>${number(node.n)}</td><td>${node.num_slots}</td><td>${node.slots.join(' ')}</td><td>${t(node.running ? 'keyRunning' : 'finished')}</td>
+      <td>${node.slots.filter((slot) => places.has(slot)).map((slot) => t('nth', places.get(slot))).join(' ') || '–'}</td></tr>`)}</tbody></table>`;
 }
 
 /** The first tokens of a node of the prefix tree, or in words why they cannot be read. */
 export async function textOfNode(model, replica, id) {
   try {
     const { begin, n, n_read: numRead, text } = await getJson(`engine/prefix/${id}?model=${encodeURIComponent(model)}&replica=${replica}`);
-    return `Tokens ${begin + 1} to ${begin + n}${numRead < n ? `, the first ${numRead} of them` : ''}: ${text}`;
+    return t('nodeText', begin + 1, begin + n, numRead < n ? numRead : 0, text);
   } catch (error) {
     return error.message;
   }
 }
-
-export const share = (part, whole) => `${whole ? Math.round((100 * part) / whole) : 0} %`;

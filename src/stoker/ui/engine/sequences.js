@@ -1,60 +1,66 @@
 // The requests that are alive, what is behind the pool, and what happened last.
 import { html } from '../vendor/preact.js';
+import { bytes, clock, decimal, number, share, t } from '../locale/index.js';
 import { owner } from '../state/traces.js';
 import { Explain } from './explain.js';
 
 const ORDER = ['decode', 'prompt', 'restoring', 'queued', 'paused'];
+const COLUMNS = ['request', 'state', 'slot', 'age', 'promptColumn', 'cachedColumn', 'written', 'draftsKeptColumn', 'preempted'];
 const SHOWN_MOMENTS = 12;
 
-export function Sequences({ engine }) {
-  const rows = [...engine.seq].sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (a.slot ?? 0) - (b.slot ?? 0));
-  return html`<section class="sequences" aria-label="Sequences"><h3>Sequences <small>${rows.length ? `${rows.length} alive` : 'no request is alive'}</small><${Explain} of="sequences" /></h3>
-    ${rows.length > 0 && html`<div class="wide-table"><table><caption class="hidden">Requests that are alive</caption>
-      <thead><tr><th scope="col">Request</th><th scope="col">State</th><th scope="col">Slot</th><th scope="col">Prompt</th><th scope="col">Cached</th>
-        <th scope="col">Written</th><th scope="col">Drafts kept</th><th scope="col">Preempted</th></tr></thead>
-      <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} />`)}</tbody></table></div>`}
+export function Sequences({ engine, t: until }) {
+  const rows = [...engine.seq].sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.since - b.since);
+  const waiting = rows.filter(({ state }) => state === 'queued' || state === 'restoring').map(({ id }) => id);
+  return html`<section class="card sequences" aria-label=${t('sequences')}><h3>${t('sequences')} <small>${t('numAlive', rows.length)}</small><${Explain} of="sequences" /></h3>
+    ${rows.length === 0 ? html`<p class="empty-part">${t('noneAlive')}</p>` : html`<div class="wide-table"><table><caption class="hidden">${t('sequencesTable')}</caption>
+      <thead><tr>${COLUMNS.map((key) => html`<th key=${key} scope="col">${t(key)}</th>`)}</tr></thead>
+      <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} place=${waiting.indexOf(row.id) + 1} age=${Math.max(0, until - row.since)} />`)}</tbody></table></div>`}
   </section>`;
 }
 
-function Row({ row }) {
+function Row({ row, place, age }) {
   const mine = owner(row.id);
   const done = Math.min(row.computed, row.prompt);
   return html`<tr class=${mine ? 'mine' : ''}>
-    <th scope="row" class="id">${mine ? html`<a href="#" onClick=${mine.show}>${mine.title}</a>` : row.own ? row.id : 'another client'}${row.key && ` (${row.key})`}</th>
-    <td><span class=${`state ${row.state}`}>${row.state}</span></td><td>${row.slot ?? '–'}</td>
-    <td>${done.toLocaleString()} / ${row.prompt.toLocaleString()} ${row.state === 'prompt' && html`<meter aria-label="Prompt computed" max=${row.prompt} value=${done} />`}</td>
-    <td>${cached(row)}</td><td>${row.written.toLocaleString()}</td><td>${row.drafted ? `${row.kept} / ${row.drafted}` : '–'}</td><td>${row.preempted || '–'}</td></tr>`;
+    <th scope="row" class="id" title=${row.id}>${mine ? html`<a href="#" onClick=${mine.show}>${mine.title}</a>` : row.own ? short(row.id) : t('anotherClient')}${row.key && ` (${row.key})`}${row.adapters > 0 && html` <small>${t('numAdapters', row.adapters)}</small>`}</th>
+    <td><span class=${`state ${row.state}`}>${t(`seq_${row.state}`)}</span>${place > 0 && html` <small>${t('nth', place)}</small>`}</td><td>${row.slot ?? '–'}</td><td>${t('seconds', decimal(age))}</td>
+    <td class="part">${number(done)} / ${number(row.prompt)} ${row.state === 'prompt' && html`<meter aria-label=${t('promptComputed')} max=${row.prompt} value=${done} />`}</td>
+    <td>${cached(row)}</td><td>${number(row.written)}</td><td>${row.drafted ? `${row.kept} / ${row.drafted}` : '–'}</td><td>${row.preempted || '–'}</td></tr>`;
 }
 
-function cached({ cached: [pool, tiers] }) {
-  const parts = [pool && `${pool.toLocaleString()} pool`, tiers && `${tiers.toLocaleString()} memory or disk`].filter(Boolean);
-  return parts.join(', ') || '–';
+/** Where the cached part of a prompt was; of one that waits, what will come from disk. */
+function cached({ cached: [pool, memory, disk], from_disk: fromDisk, state }) {
+  const parts = [pool && t('fromPool', pool), memory && t('fromMemory', memory), disk && t('fromDisk', disk)];
+  if (!disk && fromDisk && (state === 'queued' || state === 'restoring')) parts.push(t('willComeFromDisk', fromDisk));
+  return parts.filter(Boolean).join(', ') || '–';
 }
+
+/** Enough of an id to tell two requests apart. */
+const short = (id) => (id.length > 22 ? `${id.slice(0, 18)}…` : id);
 
 export function Tiers({ engine: { tiers, totals } }) {
-  const hit = totals.prompt ? (100 * totals.cached) / totals.prompt : 0;
   const rows = [
-    ['Prompt tokens from the cache', `${totals.cached.toLocaleString()} of ${totals.prompt.toLocaleString()} (${hit.toFixed(0)} %)`],
-    ['Found in the pool', totals.pool_hits.toLocaleString()],
-    ['Restored from memory', tiers.ram_hits.toLocaleString()],
-    ['Restored from disk', tiers.disk_hits.toLocaleString()],
-    ['In memory', `${bytes(tiers.ram_bytes)} of ${bytes(tiers.ram_limit_bytes)}`],
-    ['On disk', tiers.disk_limit_bytes ? `${bytes(tiers.disk_bytes)} of ${bytes(tiers.disk_limit_bytes)}` : 'off'],
-    ['Evicted from the pool', `${totals.evicted.toLocaleString()} tokens`],
-    ['Preemptions', totals.preempted.toLocaleString()],
-    ['Drafts kept', totals.drafted ? `${totals.kept.toLocaleString()} of ${totals.drafted.toLocaleString()} tokens` : 'none drafted'],
+    ['promptsCached', t('cachedShare', totals.cached, totals.prompt, share(totals.cached, totals.prompt))],
+    ['foundInPool', number(totals.pool_hits)],
+    ['restoredMemory', number(tiers.ram_hits)],
+    ['restoredDisk', number(tiers.disk_hits)],
+    ['inMemory', t('partOf', bytes(tiers.ram_bytes), bytes(tiers.ram_limit_bytes))],
+    ['onDisk', tiers.disk_limit_bytes ? t('partOf', bytes(tiers.disk_bytes), bytes(tiers.disk_limit_bytes)) : t('off')],
+    ['evictedFromPool', t('numTokens', totals.evicted)],
+    ['preemptions', number(totals.preempted)],
+    ['draftsKeptTotal', totals.drafted ? t('partOf', number(totals.kept), t('numTokens', totals.drafted)) : t('noneDrafted')],
   ];
-  return html`<section aria-label="Cache"><h3>Cache and drafts <small>since the start</small><${Explain} of="tiers" /></h3>
-    <table><caption class="hidden">Cache and drafts</caption><tbody>${rows.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td>${value}</td></tr>`)}</tbody></table></section>`;
+  return html`<section class="card" aria-label=${t('cache')}><h3>${t('cacheAndDrafts')} <small>${t('sinceStart')}</small><${Explain} of="tiers" /></h3>
+    <table><caption class="hidden">${t('cacheAndDrafts')}</caption><tbody>${rows.map(([key, value]) => html`<tr key=${key}><th scope="row">${t(key)}</th><td>${value}</td></tr>`)}</tbody></table></section>`;
 }
 
-export function Moments({ engine }) {
-  const shown = engine.moments.slice(-SHOWN_MOMENTS).reverse();
-  return html`<section aria-label="Moments"><h3>Moments<${Explain} of="moments" /></h3>
-    ${shown.length === 0 ? html`<p class="empty-part">Nothing has happened since the page looks.</p>`
-      : html`<ul class="moments">${shown.map(({ serial, t, kind, id, n }) => html`<li key=${serial}><time>${new Date(t * 1000).toLocaleTimeString()}</time>
-        <strong>${kind}</strong> ${n ? `${n.toLocaleString()} ${kind === 'preempted' ? 'requests' : 'tokens'}` : ''} <span class="id">${owner(id)?.title ?? id}</span></li>`)}</ul>`}
+/** @param props.news of models: they are not an engine's, and survive it */
+export function Moments({ engine, news }) {
+  const all = [...engine.moments, ...news.map((each, at) => ({ ...each, serial: `news-${at}`, n: 0 }))].sort((a, b) => a.t - b.t);
+  const shown = all.slice(-SHOWN_MOMENTS).reverse();
+  return html`<section class="card" aria-label=${t('moments')}><h3>${t('moments')}<${Explain} of="moments" /></h3>
+    ${shown.length === 0 ? html`<p class="empty-part">${t('nothingHappened')}</p>`
+      : html`<ul class="moments">${shown.map(({ serial, t: at, kind, id, n, part, why }) => html`<li key=${serial} class=${kind}><time>${clock(at)}</time>
+        <strong>${t(`kind_${kind}`)}</strong> <span>${t('momentCount', kind, n, part)}</span> <span class="id" title=${id}>${owner(id)?.title ?? short(id)}</span> ${why && html`<small>${why}</small>`}</li>`)}</ul>`}
   </section>`;
 }
-
-const bytes = (number) => (number >= 1e9 ? `${(number / 1e9).toFixed(1)} GB` : `${(number / 1e6).toFixed(0)} MB`);

@@ -1,4 +1,5 @@
 // What the server is: its models, what they can do, and whether it can be reached.
+import { t } from '../locale/index.js';
 import { signal } from '../vendor/preact.js';
 import { getJson } from '../wire/api.js';
 import { isLocked } from './key.js';
@@ -6,6 +7,7 @@ import { isLocked } from './key.js';
 const LOOK_MS = 5000;
 const RETRY_MS = 1500;
 
+/** @type {Sig<ServedModel[]>} */
 export const models = signal([]);
 /** What keeps the page from the server, for people; empty = nothing. */
 export const trouble = signal('');
@@ -17,6 +19,18 @@ let timer = 0;
 let isLooking = false;
 const newestModels = overtaking();
 const newestProps = overtaking();
+
+/** Models that write text: those that say nothing of themselves, because they are not loaded, may. */
+export const writers = () => models.value.filter(({ capabilities }) => !capabilities || capabilities.includes('completion'));
+
+/** The model that answers in a conversation. */
+export const modelOf = (chat) => chat.model || writers()[0]?.id || models.value[0]?.id || '';
+
+/** A request has not reached the server. */
+export function noteAway() {
+  trouble.value = t('serverAway');
+  watchServer();
+}
 
 /** Looks at the server from time to time, as long as the page can be seen. */
 export function watchServer() {
@@ -35,7 +49,7 @@ export async function look() {
     health.value = await (await fetch('health', { cache: 'no-store' })).json();
     if (!isLocked.value) await noteHealth(health.value);
   } catch {
-    trouble.value = 'The server cannot be reached. The page tries again.';
+    trouble.value = t('serverAway');
   }
   isLooking = false;
   watchServer();
@@ -44,7 +58,7 @@ export async function look() {
 async function noteHealth({ status, models: states = [] }) {
   const isBack = trouble.value !== '' && status === 'ok';
   if (status === 'ok') trouble.value = '';
-  else trouble.value = `The server is not ready: ${states.map(({ id, state }) => `${id} is ${state}`).join(', ') || status}.`;
+  else trouble.value = t('serverNotReady', states.map(({ id, state, progress }) => t('modelIs', id, state, progress)), status);
   if (isBack) await loadModels();
 }
 
@@ -57,7 +71,7 @@ export async function loadModels() {
     models.value = data;
     trouble.value = '';
   } catch (error) {
-    trouble.value = error instanceof TypeError ? 'The server cannot be reached. The page tries again.' : error.message;
+    trouble.value = error instanceof TypeError ? t('serverAway') : error.message;
   }
   watchServer();
 }

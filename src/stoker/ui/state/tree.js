@@ -58,13 +58,16 @@ export function sound(chat) {
   }
   const leaf = nodes[chat.leaf] ? chat.leaf : leafBelow({ nodes }, ROOT);
   const texts = Object.fromEntries(['system', 'model', 'tools'].map((name) => [name, textOf(chat[name])]));
-  return { ...chat, ...texts, title: textOf(chat.title) || 'Chat', updated: Number(chat.updated) || 0, sampling: { ...chat.sampling }, nodes, leaf };
+  const adapters = Object.fromEntries(Object.entries(chat.adapters ?? {}).filter(([, scale]) => typeof scale === 'number'));
+  return { ...chat, ...texts, adapters, title: textOf(chat.title), updated: Number(chat.updated) || 0, sampling: { ...chat.sampling }, nodes, leaf };
 }
 
+const isTrace = (value) => Array.isArray(value?.steps) && Array.isArray(value.ids) && Array.isArray(value.drafted);
 const list = (isSound) => (value) => (Array.isArray(value) ? value.filter(isSound) : []);
 const FIELDS = {
   content: textOf, reasoning: textOf, error: textOf,
   stats: (value) => Object.fromEntries(Object.entries(value ?? {}).filter(([, each]) => typeof each === 'number')),
+  trace: (value) => (isTrace(value) ? value : undefined),
   attachments: list((each) => typeof (each?.url ?? each?.text) === 'string'),
   tool_calls: list((call) => typeof call?.function?.name === 'string'),
 };

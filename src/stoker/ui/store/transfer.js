@@ -1,5 +1,7 @@
 // Conversations as files: our own JSON, Markdown, and what other programs write. Values only.
-import { newId } from '../state/chats.js';
+import { t } from '../locale/index.js';
+import { newId } from './ids.js';
+import { titleOf } from '../state/chats.js';
 import { path, sound, textOf, treeOf } from '../state/tree.js';
 
 const VERSION = 1;
@@ -8,12 +10,12 @@ export function exported(chats) {
   return JSON.stringify({ stoker: VERSION, chats: chats.map(({ id, ...chat }) => chat) }, null, 1);
 }
 
-const HEADINGS = { user: 'You', assistant: 'Model', tool: 'Tool' };
+const HEADINGS = { user: 'you', assistant: 'model', tool: 'toolResult' };
 
 /** The path that is shown, as a person reads it. */
 export function asMarkdown(chat) {
-  const parts = path(chat).map(({ role, content, model }) => `## ${HEADINGS[role] ?? role}${model ? ` (${model})` : ''}\n\n${content}`);
-  return [`# ${chat.title}`, chat.system && `> ${chat.system.replaceAll('\n', '\n> ')}`, ...parts].filter(Boolean).join('\n\n').concat('\n');
+  const parts = path(chat).map(({ role, content, model }) => `## ${HEADINGS[role] ? t(HEADINGS[role]) : role}${model ? ` (${model})` : ''}\n\n${content}`);
+  return [`# ${titleOf(chat)}`, chat.system && `> ${chat.system.replaceAll('\n', '\n> ')}`, ...parts].filter(Boolean).join('\n\n').concat('\n');
 }
 
 /** The conversations in a file of this program, of llama-server or of Open WebUI, or in a list of OpenAI's messages.
@@ -23,12 +25,12 @@ export function imported(text) {
   try {
     value = JSON.parse(text);
   } catch {
-    throw new Error('This file is no JSON.');
+    throw new Error(t('fileIsNoJson'));
   }
-  if (value?.stoker > VERSION) throw new Error('This file was written by a newer page than this one.');
+  if (value?.stoker > VERSION) throw new Error(t('fileIsNewer'));
   const chats = value?.stoker ? value.chats : chatsOf(value);
   const found = (Array.isArray(chats) ? chats : []).filter((each) => each && typeof each === 'object').map(sound).filter(({ nodes }) => Object.keys(nodes).length);
-  if (!found.length) throw new Error('There is no conversation in this file.');
+  if (!found.length) throw new Error(t('fileHasNoChat'));
   return found;
 }
 
@@ -64,5 +66,5 @@ function openWebUIs({ title, chat: { history, system } }) {
 function chat(title, tree, system) {
   const first = Object.values(tree.nodes)[0]?.content ?? '';
   if (!Object.keys(tree.nodes).length) return null;
-  return { title: title || first.slice(0, 60) || 'Imported chat', updated: Date.now(), system: system ?? '', sampling: {}, model: '', tools: '', ...tree };
+  return { title: title || first.slice(0, 60), updated: Date.now(), system: system ?? '', sampling: {}, model: '', tools: '', ...tree };
 }

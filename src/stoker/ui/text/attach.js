@@ -1,5 +1,7 @@
 // Files that are attached to a message: texts as they are, images scaled down, recordings and PDF files whole.
 
+import { t } from '../locale/index.js';
+
 const MAX_TEXT_BYTES = 1 << 20;
 const MAX_WHOLE_BYTES = 20 << 20;
 const MAX_SIDE_PX = 2048;
@@ -13,36 +15,37 @@ export async function attach(files, modalities) {
     try {
       found.push({ name: file.name, ...await read(file, modalities) });
     } catch (error) {
-      refused.push(`${file.name}${error.message}`);
+      refused.push(t(error.message, file.name));
     }
   }
   return { found, refused: refused.join(' ') };
 }
 
-/** What is kept of a file. An error says, after its name, why it cannot be attached. */
+/** What is kept of a file. The message of an error is the key of the words that say why it cannot be attached.
+ * @param {File} file @param {{vision?: boolean, audio?: boolean}} modalities */
 async function read(file, { vision, audio }) {
   if (file.type.startsWith('image/')) {
-    if (!vision) throw new Error(': this model takes no images.');
-    return { url: await scaled(file).catch(() => { throw new Error(' is no image that the browser can read.'); }) };
+    if (!vision) throw new Error('noImages');
+    return { url: await scaled(file).catch(() => { throw new Error('notAnImage'); }) };
   }
   if (file.type.startsWith('audio/')) {
-    if (!audio) throw new Error(': this model takes no recordings.');
+    if (!audio) throw new Error('noRecordings');
     return { kind: 'audio', url: await whole(file) };
   }
   if (file.type === 'application/pdf') return { kind: 'pdf', url: await whole(file) };
-  if (file.size > MAX_TEXT_BYTES) throw new Error(' is larger than 1 MB.');
+  if (file.size > MAX_TEXT_BYTES) throw new Error('largerThan1');
   const text = await file.text();
-  if (text.includes('\u0000')) throw new Error(' is no text.');
+  if (text.includes('\u0000')) throw new Error('notAText');
   return { text };
 }
 
 /** The file as a `data:` URL. */
 function whole(file) {
-  if (file.size > MAX_WHOLE_BYTES) throw new Error(' is larger than 20 MB.');
+  if (file.size > MAX_WHOLE_BYTES) throw new Error('largerThan20');
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(new Error(' cannot be read.'));
+    reader.onerror = () => reject(new Error('cannotBeRead'));
     reader.readAsDataURL(file);
   });
 }
@@ -53,7 +56,7 @@ async function scaled(file) {
   const canvas = document.createElement('canvas');
   canvas.width = Math.max(1, Math.round(image.width * scale));
   canvas.height = Math.max(1, Math.round(image.height * scale));
-  canvas.getContext('2d').drawImage(image, 0, 0, canvas.width, canvas.height);
+  canvas.getContext('2d')?.drawImage(image, 0, 0, canvas.width, canvas.height);
   image.close();
   return canvas.toDataURL(file.type === 'image/png' ? 'image/png' : 'image/jpeg', 0.9);
 }

@@ -1,14 +1,13 @@
 // A block of code: copied, wrapped, saved, and colored once it is complete.
 import { html, useEffect, useState } from '../vendor/preact.js';
-import { copy } from './clipboard.js';
+import { t } from '../locale/index.js';
+import { CopyButton } from './copy_button.js';
 import { save } from './files.js';
+import { openWorker } from './worker.js';
 
 const LONGEST = 100_000;
 const PATIENCE_MS = 5000;
 const EXTENSIONS = { python: 'py', javascript: 'js', typescript: 'ts', bash: 'sh', rust: 'rs', ruby: 'rb', markdown: 'md', csharp: 'cs', kotlin: 'kt' };
-const WORKER = String(new URL('highlight_worker.js', import.meta.url));
-/** The one script that the page may start. */
-const workerUrl = globalThis.trustedTypes?.createPolicy('stoker', { createScriptURL: () => WORKER }).createScriptURL('') ?? WORKER;
 
 const waiting = new Map();
 let worker = null;
@@ -27,9 +26,9 @@ export function Code({ block }) {
   }, [block.text, language, isClosed]);
   return html`<figure class="code">
     <figcaption><span>${block.lang ?? ''}</span>
-      <button type="button" class="quiet" aria-pressed=${wraps} onClick=${() => setWraps(!wraps)}>Wrap</button>
-      <button type="button" class="quiet" aria-label="Save code" onClick=${() => save(`code.${EXTENSIONS[language] ?? (/^\w+$/.test(language) ? language : 'txt')}`, block.text, 'text/plain')}>Save</button>
-      <button type="button" class="quiet" onClick=${() => copy(block.text)}>Copy code</button></figcaption>
+      <button type="button" class="quiet" aria-pressed=${wraps} onClick=${() => setWraps(!wraps)}>${t('wrap')}</button>
+      <button type="button" class="quiet" aria-label=${t('saveCode')} onClick=${() => save(`code.${EXTENSIONS[language] ?? (/^\w+$/.test(language) ? language : 'txt')}`, block.text, 'text/plain')}>${t('save')}</button>
+      <${CopyButton} text=${block.text} label=${t('copyCode')} /></figcaption>
     <pre tabindex="0" class=${wraps ? 'wraps' : undefined}><code>${parts ? parts.map(([name, text]) => (name ? html`<span class=${name}>${text}</span>` : text)) : block.text}</code></pre>
   </figure>`;
 }
@@ -47,7 +46,7 @@ function colored(code, language) {
 }
 
 function started() {
-  const made = new Worker(workerUrl, { type: 'module' });
+  const made = openWorker('text/highlight_worker.js');
   made.addEventListener('message', ({ data: { id, parts } }) => settle(id, parts));
   made.addEventListener('error', replace);
   return made;

@@ -1,10 +1,10 @@
-// Markdown to safe HTML, block by block: a block that has not changed is not rendered again.
-import { html, useMemo } from '../vendor/preact.js';
+// Markdown to safe HTML, block by block: a block that has not changed is neither read nor rendered again.
+import { html, useMemo, useRef } from '../vendor/preact.js';
 import { Marked, purify } from '../vendor/markdown.js';
 import { Code } from './code.js';
 import { formulas, katex } from './math.js';
 
-const marked = new Marked({ gfm: true, breaks: true, renderer: { html: ({ text }) => unstyled(text) }, extensions: formulas });
+const marked = new Marked({ gfm: true, breaks: true, renderer: { html: ({ text }) => inert(text) }, extensions: formulas });
 const CLEAN = { RETURN_TRUSTED_TYPE: true, FORBID_ATTR: ['style', 'class', 'id', 'name'], FORBID_TAGS: ['style', 'form', 'input', 'button', 'video', 'audio'], USE_PROFILES: { html: true, mathMl: true } };
 
 purify.addHook('uponSanitizeElement', (node) => {
@@ -25,13 +25,17 @@ function linkInstead(image) {
   return link;
 }
 
-/** The sanitizer drops styles too, but the browser would report each of them before. */
-const unstyled = (text) => text.replace(/<\/?style[^>]*>/gi, '').replace(/([\s"'/])style(\s*=)/gi, '$1data-style$2');
+/** The sanitizer drops styles and handlers too, but the browser would report each of them to the policy before. */
+const inert = (text) => text.replace(/<\/?style[^>]*>/gi, '').replace(/([\s"'/])(style|on\w+)(\s*=)/gi, '$1data-$2$3');
 
 export function Markdown({ text }) {
-  const blocks = useMemo(() => blocksOf(text), [text]);
-  return blocks.map((block, index) =>
-    block.type === 'code' ? html`<${Code} key=${index} block=${block} />` : html`<${Block} key=${index} raw=${block.raw} />`);
+  const before = useRef(/** @type {Read} */ ({ text: '', blocks: [], isRead: true }));
+  const blocks = useMemo(() => {
+    before.current = readOn(before.current, text);
+    return before.current.blocks;
+  }, [text]);
+  return blocks.map((block, index) => block.type !== 'space' && (
+    block.type === 'code' ? html`<${Code} key=${index} block=${block} />` : html`<${Block} key=${index} raw=${block.raw} />`));
 }
 
 function Block({ raw }) {
@@ -39,13 +43,32 @@ function Block({ raw }) {
   return clean === null ? html`<pre class="block">${raw}</pre>` : html`<div class="block" dangerouslySetInnerHTML=${{ __html: clean }} />`;
 }
 
-/** What is nested thousands of times deep cannot be read as Markdown: it is shown as it was written. */
-function blocksOf(text) {
+/** @typedef {{text: string, blocks: import('../vendor/markdown.js').Token[], isRead: boolean}} Read */
+
+/** The blocks of a text, and after `before` those of a longer one: what is behind the last two blocks stays as it was, since
+ * only they can still change. A definition of links, which counts in the whole text, has all of it read anew.
+ * @param {Read} before @param {string} written @returns {Read} */
+export function readOn(before, written) {
+  const text = written.replace(/\r\n?/g, '\n');
+  const isMore = before.isRead && before.blocks.length > 2 && text.startsWith(before.text) && !/^ {0,3}\[[^\]]+\]:/m.test(text);
+  const kept = isMore ? before.blocks.slice(0, -2) : [];
+  const begin = kept.reduce((sum, { raw }) => sum + raw.length, 0);
   try {
-    return marked.lexer(text).filter((token) => token.type !== 'space');
-  } catch {
-    return [{ type: 'unread', raw: text }];
+    return { text, blocks: [...kept, ...joined(marked.lexer(text.slice(begin)))], isRead: true };
+  } catch { // what is nested thousands of times deep cannot be read as Markdown: it is shown as it was written
+    return { text, blocks: [{ type: 'unread', raw: text }], isRead: false };
   }
+}
+
+/** Space between blocks belongs to the block before it, so that the lengths of all blocks add up to that of the text. */
+function joined(tokens) {
+  const blocks = [];
+  for (const token of tokens) {
+    const last = blocks.at(-1);
+    if (token.type === 'space' && last) blocks[blocks.length - 1] = { ...last, raw: last.raw + token.raw };
+    else blocks.push(token);
+  }
+  return blocks;
 }
 
 function cleaned(raw) {

@@ -1,15 +1,19 @@
 // Requests to the server that this page came from. All URLs are relative, so the page works below any path prefix.
+import { t } from '../locale/index.js';
 import { askForKey, isLocked, key } from '../state/key.js';
 import { events, lines } from './sse.js';
 
 export class ApiError extends Error {}
 
-/** A reply, whatever its status. A 401 asks for the API key and sends the request again with it. */
-export async function send(path, { body, signal } = {}) {
+/** @typedef {{body?: any, signal?: AbortSignal, method?: string}} Options */
+
+/** A reply, whatever its status. A 401 asks for the API key and sends the request again with it.
+ * @param {string} path @param {Options} [options] */
+export async function send(path, { body, signal, method = body ? 'POST' : 'GET' } = {}) {
   for (;;) {
     const used = key.value;
     const reply = await fetch(path, {
-      method: body ? 'POST' : 'GET',
+      method,
       headers: { ...(body && { 'Content-Type': 'application/json' }), ...(used && { Authorization: `Bearer ${used}` }) },
       body: body && JSON.stringify(body),
       signal,
@@ -20,10 +24,11 @@ export async function send(path, { body, signal } = {}) {
       return reply;
     }
     if (used !== key.value) continue; // another request has asked for the key in the meantime
-    if (!(await askForKey(used ? 'The server does not know this key.' : ''))) throw new ApiError('The server needs an API key.');
+    if (!(await askForKey(used ? t('keyUnknown') : ''))) throw new ApiError(t('keyMissing'));
   }
 }
 
+/** @param {string} path @param {Options} [options] @returns {Promise<any>} */
 export async function getJson(path, options) {
   const reply = await send(path, options);
   if (!reply.ok) throw new ApiError(await messageOf(reply));
@@ -31,12 +36,17 @@ export async function getJson(path, options) {
 }
 
 /** The chunks of a streamed chat completion. */
-export async function* streamChat(body, signal) {
+export const streamChat = (body, signal) => stream('v1/chat/completions', body, signal);
+
+/** The chunks of a streamed completion of a text. */
+export const streamCompletion = (body, signal) => stream('v1/completions', body, signal);
+
+async function* stream(path, body, signal) {
   const request = { ...body, stream: true, stream_options: { include_usage: true } };
-  const reply = await send('v1/chat/completions', { body: request, signal });
+  const reply = await send(path, { body: request, signal });
   if (!reply.ok) throw new ApiError(await messageOf(reply));
   for await (const { data: chunk } of events(reply.body)) {
-    if (chunk.error) throw new ApiError(chunk.error.message ?? 'The server reported an error.');
+    if (chunk.error) throw new ApiError(chunk.error.message ?? t('serverError'));
     yield chunk;
   }
 }
@@ -64,6 +74,6 @@ async function messageOf(reply) {
     const { error } = JSON.parse(text);
     return error.message ?? error;
   } catch {
-    return `The server answered with status ${reply.status}.`;
+    return t('serverStatus', reply.status);
   }
 }

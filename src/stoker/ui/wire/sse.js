@@ -1,7 +1,7 @@
 // Server-sent events, or lines of JSON, from the body of a reply. It knows no API.
 
 /** The decoded data of each event, with the event's name. It ends with the stream, or at `[DONE]`.
- * @param {ReadableStream<Uint8Array>} body */
+ * @param {ReadableStream<any> | null} body */
 export async function* events(body) {
   for await (const part of parts(body, /\r?\n\r?\n/)) {
     const data = field(part, 'data:');
@@ -11,12 +11,13 @@ export async function* events(body) {
 }
 
 /** The value on each line.
- * @param {ReadableStream<Uint8Array>} body */
+ * @param {ReadableStream<any> | null} body */
 export async function* lines(body) {
   for await (const line of parts(body, /\r?\n/)) if (line) yield JSON.parse(line);
 }
 
 async function* parts(body, separator) {
+  if (body === null) return;
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   try {

@@ -228,7 +228,7 @@ def test_a_draft_model_is_passed_on_and_counted(fake: Fake, tmp_path: Path):
 def test_a_draft_model_that_is_not_there_is_a_warning(fake: Fake, caplog: pytest.LogCaptureFixture):
     given = fake.config(draft_model="/no/such.gguf")
     model = read_model_file(given, can_unify=True)
-    assert "no model drafts for" in caplog.text
+    assert "there is no draft model for" in caplog.text
     assert "/no/such.gguf" in caplog.text
     assert fixed_arguments(NEW, model, given) == fixed_arguments(NEW, model, fake.config())
     assert measure_model_file(given) == measure_model_file(fake.config())

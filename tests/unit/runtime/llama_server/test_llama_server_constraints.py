@@ -34,7 +34,7 @@ def test_what_llama_server_can_do_is_passed_on(asked: Outline | None, fields: di
 
 @pytest.mark.parametrize("kind", ["regex", "choice", "lark"])
 def test_other_constraints_are_refused(kind: str) -> None:
-    with pytest.raises(UnsupportedParameter, match="llama-server does not do them"):
+    with pytest.raises(UnsupportedParameter, match="llama-server does not support them"):
         constraint_fields(outline(kind, "a"))
 
 

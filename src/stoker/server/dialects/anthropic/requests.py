@@ -24,6 +24,8 @@ from stoker.text.messages import Message, PartGroup, message_from_dict
 
 _WORDS = {"stop": "stop_sequences"}
 
+_FAILURE = "Error:"
+
 _VOLATILE = "x-anthropic-billing-header:"
 """Claude Code begins its system prompt with such a line, new in every request: no prefix would ever be found again."""
 
@@ -48,21 +50,21 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
         lora=wire.lora,
         session_id=wire.session_id,
     )
-    conversed = recalled(asked(wire), caller.thoughts)
+    conversed = recalled(asked(wire, config), caller.thoughts)
     plan = planned(replace(conversed, grammar=_grammar(wire)), runtime)
     return generation_request(fields, [plan.prompt], sampling_params(fields, words=_WORDS), caller, config, plan=plan)
 
 
-def counting(wire: CountTokensRequest, runtime: Runtime, thoughts: Thoughts) -> CountTokens:
+def counting(wire: CountTokensRequest, runtime: Runtime, thoughts: Thoughts, config: ServerConfig) -> CountTokens:
     """Asks how long the prompt is, with remembered reasoning.
 
     Raises:
         InvalidInput: the messages are not valid, or the chat template refused them.
     """
-    return prompt_question(recalled(asked(wire), thoughts), runtime)
+    return prompt_question(recalled(asked(wire, config), thoughts), runtime)
 
 
-def asked(wire: CountTokensRequest) -> Conversation:
+def asked(wire: CountTokensRequest, config: ServerConfig) -> Conversation:
     """The part of a request that decides its prompt. A last message of the assistant is the beginning of the answer.
 
     Raises:
@@ -73,7 +75,7 @@ def asked(wire: CountTokensRequest) -> Conversation:
     return Conversation(
         messages=messages,
         tools=_tools(wire),
-        thinking=_thinking(wire),
+        thinking=_thinking(wire, is_on_unless_said=None if config.anthropic_thinking == "template" else False),
         add_generation_prompt=not is_begun,
         continue_final_message=is_begun,
     )
@@ -94,11 +96,11 @@ def _definition(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema"), **strict}}
 
 
-def _thinking(wire: CountTokensRequest) -> Thinking:
+def _thinking(wire: CountTokensRequest, *, is_on_unless_said: bool | None) -> Thinking:
     config = wire.thinking
     effort = wire.output_config.effort if wire.output_config is not None else None
     if config is None:
-        return Thinking(is_on=False, effort=effort, is_preference=True)  # as in Anthropic's API
+        return Thinking(is_on=is_on_unless_said, effort=effort, is_preference=True)
     if config.type not in ("enabled", "disabled", "adaptive", "between_tools"):
         message = f"`thinking.type` must be enabled, disabled or adaptive, not {config.type[:40]!r}"
         raise InvalidInput(message, parameter="thinking.type")
@@ -180,7 +182,8 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
             function: dict[str, Any] = {"name": name, "arguments": fields.get("input")}
             turn.calls.append({"id": call_id, "type": "function", "function": function})
         case {"type": "tool_result", "tool_use_id": str(call_id)}:
-            turn.results.append({"role": "tool", "tool_call_id": call_id, "content": fields.get("content")})
+            content = _failure(fields.get("content")) if fields.get("is_error") is True else fields.get("content")
+            turn.results.append({"role": "tool", "tool_call_id": call_id, "content": content})
         case {"type": "redacted_thinking"}:
             pass  # encrypted by another model, so it cannot be read here
         case {"type": "thinking" | "tool_use" | "tool_result" as kind}:
@@ -188,3 +191,12 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
         case _:
             message = f"`{where}`: blocks of type {fields['type']!r} are not supported, only text, images and documents"
             raise UnsupportedParameter(message, parameter=where)
+
+
+def _failure(content: object) -> object:
+    """The content of a result that is an error. Chat templates have no other place to say so."""
+    if isinstance(content, list):
+        return [{"type": "text", "text": _FAILURE}, *cast("list[object]", content)]
+    if not isinstance(content, str) or content.lower().startswith("error"):
+        return content or _FAILURE
+    return f"{_FAILURE} {content}".rstrip()

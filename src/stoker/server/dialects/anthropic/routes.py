@@ -29,7 +29,7 @@ router = Router(api="Anthropic", error=AnthropicError)
 @router.endpoint(
     "POST",
     "/v1/messages",
-    "Answers a conversation.",
+    "Generates the next message of a conversation.",
     aliases=("/messages",),
     body=MessagesRequest,
     fields=MESSAGES_FIELDS,
@@ -63,6 +63,6 @@ async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
 async def count_tokens(call: Call[CountTokensRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
     await resolve_files(call, runtime.card, call.body.messages, "messages")
-    question = await call.off_loop(counting, call.body, runtime, call.thoughts)
+    question = await call.off_loop(counting, call.body, runtime, call.thoughts, call.config)
     counted = await call.wait(runtime.ask(question))
     return json_response(TokenCount(counted.num_entries))

@@ -68,7 +68,7 @@ router = Router(api="native")
 @router.endpoint(
     "POST",
     "/completion",
-    "Continues a text, in llama-server's own words.",
+    "Generates text for a prompt, with the fields of llama-server.",
     body=NativeCompletionRequest,
     fields=NATIVE_COMPLETION_FIELDS,
     reply=NativeReply | list[NativeReply],
@@ -83,7 +83,7 @@ async def completion(call: Call[NativeCompletionRequest]) -> Response | EventStr
 @router.endpoint(
     "POST",
     "/infill",
-    "Writes what belongs between two texts, if the model can.",
+    "Fills in the middle between two texts, if the model can.",
     body=InfillRequest,
     fields=INFILL_FIELDS,
     reply=NativeReply | list[NativeReply],
@@ -98,7 +98,7 @@ async def infill(call: Call[InfillRequest]) -> Response | EventStream:
 @router.endpoint(
     "POST",
     "/tokenize",
-    "The tokens of a text.",
+    "Tokenizes a text.",
     body=TokenizeRequest,
     fields=TOKENIZE_FIELDS,
     reply=TokenizeReply,
@@ -118,7 +118,7 @@ async def tokenize(call: Call[TokenizeRequest]) -> Response:
 @router.endpoint(
     "POST",
     "/detokenize",
-    "The text of some tokens.",
+    "Detokenizes tokens.",
     body=DetokenizeRequest,
     fields=DETOKENIZE_FIELDS,
     reply=DetokenizeReply,
@@ -134,7 +134,7 @@ async def detokenize(call: Call[DetokenizeRequest]) -> Response:
 @router.endpoint(
     "POST",
     "/apply-template",
-    "The prompt that the chat template makes of a conversation.",
+    "Applies the chat template to a conversation.",
     body=ChatPromptRequest,
     fields=CHAT_PROMPT_FIELDS,
     reply=TemplateReply,
@@ -148,7 +148,7 @@ async def apply_template(call: Call[ChatPromptRequest]) -> Response:
 @router.endpoint(
     "GET",
     "/props",
-    "What the served model is, and how it is served.",
+    "Shows the served model and its settings.",
     query={"model": str},
     reply=PropsReply,
 )
@@ -159,7 +159,7 @@ async def props(call: Call[None]) -> Response:
 @router.endpoint(
     "GET",
     "/slots",
-    "What every slot of the KV pool holds. With `fail_on_no_slot=1`: 503 if no request could begin at once.",
+    "Shows the slots of the KV pool. With `fail_on_no_slot=1`: 503 if no request could begin at once.",
     query={"model": str, "fail_on_no_slot": int},
     reply=list[SlotReply],
 )
@@ -175,7 +175,7 @@ async def slots(call: Call[None]) -> Response:
 @router.endpoint(
     "POST",
     "/slots/{slot}",
-    "With `action`: save, restore or erase what a finished conversation left in a slot.",
+    "Saves, restores or erases the KV cache in a slot, by `action`.",
     raw_body=SlotFileRequest,
     has_optional_body=True,
     fields=SLOT_FILE_FIELDS,
@@ -198,7 +198,7 @@ async def slot_action(call: Call[bytes]) -> Response:
             raise InvalidInput(message, parameter="action")
 
 
-@router.endpoint("GET", "/cache", "What the prefix cache of every model holds.", reply=CacheReply)
+@router.endpoint("GET", "/cache", "Shows the contents of the prefix cache of every model.", reply=CacheReply)
 async def cache(call: Call[None]) -> Response:
     entries = [_cache_entry(served) for served in call.registry.models]
     return json_response(CacheReply([entry for entry in entries if entry is not None]))

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from stoker.chat.capabilities import card_capabilities, chat_capabilities
+from stoker.chat.capabilities import Capabilities, card_capabilities, chat_capabilities
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
 from stoker.errors import ModelError
@@ -23,6 +24,7 @@ from stoker.models.gguf import GGUFArray, GGUFFile, MetadataValue, read_gguf
 from stoker.models.gguf_types import ValueType
 from stoker.models.model_defaults import model_defaults
 from stoker.server.dialects.ollama.names import ollama_name
+from stoker.server.dialects.ollama.thinking import thinking_values
 from stoker.server.dialects.ollama.types import ModelDetails, ShowReply, TagEntry
 
 _MAX_LISTED = 64
@@ -133,13 +135,15 @@ def show_file(path: Path, *, verbose: bool) -> ShowReply:
     with read_gguf(path) as gguf:
         facts = describe(gguf)
         file = on_disk(path)
+        known = _capabilities(gguf, facts)
         return ShowReply(
             modelfile=f"FROM {path}\n",
             parameters=_parameters(gguf),
             template=facts.chat_template or "",
             details=_details(facts),
             model_info=_metadata(gguf, facts, verbose=verbose),
-            capabilities=_capabilities(gguf, facts),
+            capabilities=known.names,
+            thinking=thinking_values(facts.chat_template, known.tool_format) or UNSET,
             modified_at=file.modified_at if file else _EPOCH,
             license=gguf.get_str("general.license") or "",
         )
@@ -148,13 +152,15 @@ def show_file(path: Path, *, verbose: bool) -> ShowReply:
 def show_card(card: ModelCard) -> ShowReply:
     """The facts of a served model without a file."""
     context = {f"{card.architecture}.context_length": card.trained_context}
+    known = card_capabilities(card)
     return ShowReply(
         modelfile="",
         parameters="",
         template=card.chat_template or "",
         details=card_details(card),
         model_info={"general.architecture": card.architecture, **context},
-        capabilities=card_capabilities(card).names,
+        capabilities=known.names,
+        thinking=thinking_values(card.chat_template, known.tool_format) or UNSET,
         modified_at=datetime.fromtimestamp(card.created, UTC).isoformat(),
         license="",
     )
@@ -212,14 +218,15 @@ def _plain(value: MetadataValue, *, verbose: bool) -> Any:
 @lru_cache(maxsize=256)
 def _file_capabilities(file: OnDisk) -> Sequence[str]:
     with read_gguf(file.path) as gguf:
-        return _capabilities(gguf, _facts(file))
+        return _capabilities(gguf, _facts(file)).names
 
 
-def _capabilities(gguf: GGUFFile, facts: ModelDescription) -> Sequence[str]:
+def _capabilities(gguf: GGUFFile, facts: ModelDescription) -> Capabilities:
     if gguf.own_key("pooling_type") in gguf.metadata:
-        return ["embedding"]  # a model that was made to embed is listed as nothing else
+        # A model that was made to embed is listed as nothing else.
+        return Capabilities(names=["embedding"], tool_format=None)
     plain = ("completion", "insert") if _can_fill_in(gguf) else ("completion",)
-    return chat_capabilities(plain, facts.chat_template).names
+    return chat_capabilities(plain, facts.chat_template)
 
 
 def _can_fill_in(gguf: GGUFFile) -> bool:

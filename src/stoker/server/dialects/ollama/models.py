@@ -61,7 +61,7 @@ _NEVER = "2318-01-01T00:00:00Z"
 _FAR_S = 100 * 365 * 86_400.0
 
 
-@router.endpoint("GET", "/api/tags", "Lists what is served and what lies on this disk.", reply=TagList)
+@router.endpoint("GET", "/api/tags", "Lists the served models and those on the disk of the server.", reply=TagList)
 async def tags(call: Call[None]) -> Response:
     return json_response(await call.off_loop(_tags, LocalModels(call.registry)))
 
@@ -69,7 +69,7 @@ async def tags(call: Call[None]) -> Response:
 @router.endpoint(
     "POST",
     "/api/show",
-    "Says what a model on this disk is.",
+    "Shows a model on the disk of the server.",
     body=ShowRequest,
     fields=SHOW_FIELDS,
     reply=ShowReply,
@@ -86,7 +86,7 @@ async def ps(call: Call[None]) -> Response:
     return json_response(RunningList(await call.off_loop(_all_running, statuses)))
 
 
-@router.endpoint("GET", "/api/version", "Says which version of Ollama's API this is.", reply=VersionReply)
+@router.endpoint("GET", "/api/version", "Shows the version of Ollama's API.", reply=VersionReply)
 async def version(_call: Call[None]) -> Response:
     return json_response(VersionReply(_API_VERSION))
 
@@ -94,7 +94,7 @@ async def version(_call: Call[None]) -> Response:
 @router.endpoint(
     "POST",
     "/api/pull",
-    "Downloads a model: a name of the catalog, or hf.co/org/repo with a quantization or file behind a colon.",
+    "Downloads a model: a known name, or hf.co/org/repo with a quantization or file after a colon.",
     body=PullRequest,
     fields=PULL_FIELDS,
     reply=PullStatus,
@@ -134,7 +134,7 @@ async def delete(call: Call[NameRequest]) -> Response:
 @router.endpoint(
     "POST",
     "/api/copy",
-    "Gives a model another name. Nothing is copied: a model's file never changes.",
+    "Adds another name for a model. No file is copied.",
     body=CopyRequest,
     fields=COPY_FIELDS,
     is_admin=True,

@@ -126,7 +126,7 @@ class _Pull:
 
     def _check(self) -> None:
         if self._is_given_up.is_set():
-            raise Cancelled(f"nobody waits for {self.model} any more")
+            raise Cancelled(f"no client waits for {self.model} any more")
 
     def _run(self) -> None:
         error: BaseException | None = None

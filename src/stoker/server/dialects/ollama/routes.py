@@ -49,7 +49,7 @@ _AnswerCall: TypeAlias = Call[GenerateRequest] | Call[ChatRequest]
 @router.endpoint(
     "POST",
     "/api/generate",
-    "Answers a prompt.",
+    "Generates text for a prompt.",
     body=GenerateRequest,
     fields=GENERATE_FIELDS,
     nested={"options": OPTION_FIELDS},
@@ -82,7 +82,7 @@ async def generate(call: Call[GenerateRequest]) -> Response | EventStream:
 @router.endpoint(
     "POST",
     "/api/chat",
-    "Answers a conversation.",
+    "Generates the next message of a conversation.",
     body=ChatRequest,
     fields=CHAT_FIELDS,
     nested={"options": OPTION_FIELDS},

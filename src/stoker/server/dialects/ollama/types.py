@@ -215,6 +215,15 @@ class RunningList(msgspec.Struct, frozen=True):
     models: list[RunningEntry]
 
 
+class ThinkingReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What `think` may be."""
+
+    values: Sequence[bool | str]
+    """`false` and `true`, or levels; `true` alone if the reasoning cannot be switched off."""
+    default: bool | str
+    """What holds for requests without `think`."""
+
+
 class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     modelfile: str
     parameters: str
@@ -226,6 +235,8 @@ class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     """The file's metadata."""
     capabilities: Sequence[str]
     """`completion`, `insert`, `tools`, `thinking`, `embedding`."""
+    thinking: ThinkingReply | UnsetType = UNSET
+    """Given: the model reasons."""
     modified_at: str
     license: str
 
@@ -297,9 +308,9 @@ SHOW_FIELDS: FieldTable = honoured(
 PULL_FIELDS: FieldTable = honoured(
     PullRequest,
     {
-        "insecure": Refused("models come over connections that are checked", (False,)),
-        "username": Ignored("no user is known where models come from; a token is taken from the environment"),
-        "password": Ignored("no user is known where models come from; a token is taken from the environment"),
+        "insecure": Refused("TLS certificates are always checked", (False,)),
+        "username": Ignored("the token of the hub is taken from the environment of the server (HF_TOKEN)"),
+        "password": Ignored("the token of the hub is taken from the environment of the server (HF_TOKEN)"),
     },
 )
 COPY_FIELDS: FieldTable = honoured(CopyRequest)

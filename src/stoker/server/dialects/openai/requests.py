@@ -29,13 +29,26 @@ def chat_request(
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
     sampling = sampling_params(wire, _chat_logprobs(wire))
-    asked = replace(conversation(wire), thinking=chat_thinking(wire), grammar=grammar_of(wire))
+    asked = replace(
+        conversation(wire),
+        thinking=chat_thinking(wire),
+        grammar=grammar_of(wire),
+        reads_calls=wire.parse_tool_calls is not False,
+    )
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
     plan = planned(recalled(asked, caller.thoughts), runtime)
     reports_progress = bool(wire.stream and wire.return_progress)
     return generation_request(
-        wire, [plan.prompt], sampling, caller, config, n=wire.n, plan=plan, reports_progress=reports_progress
+        wire,
+        [plan.prompt],
+        sampling,
+        caller,
+        config,
+        n=wire.n,
+        plan=plan,
+        reports_progress=reports_progress,
+        traces=wire.traces,
     )
 
 
@@ -66,6 +79,7 @@ def completion_request(
         parse_special=not wire.suffix,
         plan=text_plan(wire),
         reports_progress=bool(wire.stream and wire.return_progress),
+        traces=wire.traces,
     )
 
 

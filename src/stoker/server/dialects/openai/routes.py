@@ -41,7 +41,7 @@ router = Router(api="OpenAI")
 @router.endpoint(
     "POST",
     "/v1/chat/completions",
-    "Answers a conversation.",
+    "Generates the next message of a conversation.",
     aliases=("/chat/completions",),
     body=ChatCompletionRequest,
     fields=CHAT_FIELDS,
@@ -103,7 +103,7 @@ async def control(call: Call[ControlRequest]) -> Response:
 @router.endpoint(
     "POST",
     "/v1/completions",
-    "Continues a text.",
+    "Generates text for a prompt.",
     aliases=("/completions",),
     body=CompletionRequest,
     fields=COMPLETION_FIELDS,

@@ -11,12 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from stoker.server.fields import FieldTable, Ignored, NestedTables, honoured
 from stoker.server.request.chat import StreamOptions
-from stoker.server.request.fields import Int, StreamedFields
+from stoker.server.request.fields import Int, StokerOptions, TracedFields
 from stoker.server.request.policies import SHARED
-from stoker.server.usage import PromptProgress, Timings
+from stoker.server.usage import PromptProgress, Timings, TraceReply
 
 
-class CompletionRequest(StreamedFields, frozen=True, kw_only=True):
+class CompletionRequest(TracedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`."""
 
     prompt: str | list[str | Int | list[Int]] | None = None
@@ -129,6 +129,8 @@ class ChatDelta(msgspec.Struct, frozen=True):
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     """The model's reasoning."""
+    reasoning: str | UnsetType = UNSET
+    """The model's reasoning, if the setting `reasoning_field` names this field."""
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
@@ -170,6 +172,8 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     """None if the answer is nothing but tool calls."""
     reasoning_content: str | UnsetType = UNSET
     """The model's reasoning."""
+    reasoning: str | UnsetType = UNSET
+    """The model's reasoning, if the setting `reasoning_field` names this field."""
     tool_calls: list[ToolCallReply] | UnsetType = UNSET
     role: str = "assistant"
     refusal: None = None
@@ -237,6 +241,7 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
     prompt_progress: PromptProgress | UnsetType = UNSET
+    stoker: TraceReply | UnsetType = UNSET
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,10 +256,11 @@ class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
     prompt_progress: PromptProgress | UnsetType = UNSET
+    stoker: TraceReply | UnsetType = UNSET
 
 
 STREAM_OPTIONS: FieldTable = honoured(StreamOptions, {"include_obfuscation": Ignored("events are never padded")})
-STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS}
+STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS, "stoker": honoured(StokerOptions)}
 
 COMPLETION_FIELDS: FieldTable = honoured(CompletionRequest, SHARED)
 CONTROL_FIELDS: FieldTable = honoured(ControlRequest)

@@ -44,7 +44,7 @@ from stoker.server.generation import Generation
 from stoker.server.logprobs import text_positions
 from stoker.server.request.chat import StreamOptions
 from stoker.server.transport.sse import DONE, error_event
-from stoker.server.usage import prompt_progress, timings
+from stoker.server.usage import prompt_progress, timings, trace_reply
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 _VERSION = version("stoker")
@@ -94,14 +94,13 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         if delta.progress is not None:
             tail = b'],"prompt_progress":' + self._encoder.encode(prompt_progress(delta.progress)) + _END
             return b"".join([self._chunk(chunk, tail) for chunk in chunks or [self.nothing(delta.choice)]])
-        if not delta.is_last:
+        if delta.output.trace is None and not delta.is_last:
             tail = self._running_tail()
             return b"".join([self._chunk(chunk, tail) for chunk in chunks])
-        self._num_open -= 1
-        *others, last = chunks
-        return b"".join(
-            [*(self._chunk(chunk, self._running_tail()) for chunk in others), self._chunk(last, self._final_tail())]
-        )
+        self._num_open -= delta.is_last
+        *others, last = chunks or [self.nothing(delta.choice)]
+        tail = self._traced(self._final_tail() if delta.is_last else self._running_tail(), delta.output)
+        return b"".join([*(self._chunk(chunk, self._running_tail()) for chunk in others), self._chunk(last, tail)])
 
     def end(self) -> bytes:
         if not self._wants_usage:
@@ -127,6 +126,10 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         usage = self._usage() if self._wants_running_usage else b""
         return b"]" + usage + self._timings() + _END
 
+    def _traced(self, tail: bytes, output: Output) -> bytes:
+        reply = trace_reply(output)
+        return tail if reply is None else tail[: -len(_END)] + b',"stoker":' + self._encoder.encode(reply) + _END
+
     def _usage(self) -> bytes:
         return b',"usage":' + self._encoder.encode(usage_reply(self._generation.usage))
 
@@ -150,6 +153,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
     ) -> None:
         super().__init__(asked, generation, options, has_timings=has_timings)
         self._keep_thought = asked.request.thoughts.keep
+        self._reasoning_field = asked.config.reasoning_field
         self._calls: dict[int, ToolCalls] = {}
 
     def chunks(self, delta: Delta) -> list[ChatChunkChoice]:
@@ -160,7 +164,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
             chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
         calls, logprobs = self._calls[index], chat_logprobs(output)
         for part in delta.parts:
-            if (each := _chat_delta(part, calls)) is not None:
+            if (each := self._chat_delta(part, calls)) is not None:
                 chunks.append(ChatChunkChoice(index=index, delta=each, logprobs=logprobs))
                 logprobs = None
         if logprobs:
@@ -176,8 +180,37 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
         return ToolCalls("call_", f"{self._reply_head.id}/{choice}", self._keep_thought)
 
     def whole(self, answers: Sequence[Delta]) -> ChatCompletion:
-        choices = [_chat_choice(delta, self._no_calls(delta.choice).push_all(delta.parts)) for delta in answers]
+        choices = [self._chat_choice(delta, self._no_calls(delta.choice).push_all(delta.parts)) for delta in answers]
         return ChatCompletion(choices=choices, **self._shared())
+
+    def _chat_delta(self, part: Part, calls: ToolCalls) -> ChatDelta | None:
+        """What a part adds to a message; None: the end of a call, which is not said."""
+        if isinstance(part, Content):
+            return ChatDelta(content=part.text)
+        calls.push(part)
+        match part:
+            case Reasoning():
+                return msgspec.structs.replace(ChatDelta(), **{self._reasoning_field: part.text})
+            case CallBegin():
+                return ChatDelta(tool_calls=[_first_call_delta(calls.calls[-1])])
+            case CallArguments():
+                return ChatDelta(tool_calls=[_call_delta(calls.calls[-1], part.text)])
+            case CallEnd():
+                return None
+
+    def _chat_choice(self, delta: Delta, calls: ToolCalls) -> ChatChoice:
+        ending = _chat_end(delta.choice, delta.output, calls)
+        replies = [_call_reply(call) for call in calls.calls]
+        text = delta.text
+        message = AssistantMessage(content=None if replies and not text else text, tool_calls=replies or UNSET)
+        message = msgspec.structs.replace(message, **{self._reasoning_field: delta.reasoning or UNSET})
+        return ChatChoice(
+            index=delta.choice,
+            message=message,
+            logprobs=chat_logprobs(delta.output),
+            finish_reason=ending.finish_reason,
+            stop_reason=ending.stop_reason,
+        )
 
 
 class CompletionWriter(OpenAIWriter[CompletionChoice]):
@@ -263,22 +296,6 @@ def usage_reply(usage: Usage) -> UsageReply:
     )
 
 
-def _chat_delta(part: Part, calls: ToolCalls) -> ChatDelta | None:
-    """What a part adds to a message; None: the end of a call, which is not said."""
-    if isinstance(part, Content):
-        return ChatDelta(content=part.text)
-    calls.push(part)
-    match part:
-        case Reasoning():
-            return ChatDelta(reasoning_content=part.text)
-        case CallBegin():
-            return ChatDelta(tool_calls=[_first_call_delta(calls.calls[-1])])
-        case CallArguments():
-            return ChatDelta(tool_calls=[_call_delta(calls.calls[-1], part.text)])
-        case CallEnd():
-            return None
-
-
 def _first_call_delta(call: ToolCall) -> ToolCallDelta:
     if call.is_custom:
         return ToolCallDelta(index=call.index, id=call.call_id, type="custom", custom=CustomDelta(call.name))
@@ -309,24 +326,6 @@ def _completion_end(index: int, output: Output) -> CompletionChoice:
 
 def _stop_reason(output: Output) -> str | int | UnsetType:
     return UNSET if output.stop_match is None else output.stop_match
-
-
-def _chat_choice(delta: Delta, calls: ToolCalls) -> ChatChoice:
-    ending = _chat_end(delta.choice, delta.output, calls)
-    replies = [_call_reply(call) for call in calls.calls]
-    text = delta.text
-    message = AssistantMessage(
-        content=None if replies and not text else text,
-        reasoning_content=delta.reasoning or UNSET,
-        tool_calls=replies or UNSET,
-    )
-    return ChatChoice(
-        index=delta.choice,
-        message=message,
-        logprobs=chat_logprobs(delta.output),
-        finish_reason=ending.finish_reason,
-        stop_reason=ending.stop_reason,
-    )
 
 
 def chat_logprobs(output: Output) -> ChatLogprobs | None:

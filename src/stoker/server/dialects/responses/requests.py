@@ -14,6 +14,7 @@ from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.sealing import unsealed
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import template_kwargs, top_logprobs
@@ -22,6 +23,7 @@ from stoker.server.request.sampling import sampling_params
 from stoker.text.messages import Message, message_from_dict, message_to_dict
 
 _LOGPROBS = "message.output_text.logprobs"
+_SEALED = "reasoning.encrypted_content"
 
 FindItem: TypeAlias = Callable[[str, str], Message]
 """From the id of a stored message, and where the request names it, to the message."""
@@ -70,6 +72,11 @@ def response_request(
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
     plan = planned(recalled(asked, caller.thoughts), runtime)
     return generation_request(wire, [plan.prompt], sampling, caller, config, plan=plan)
+
+
+def seals_reasoning(wire: ResponsesRequest) -> bool:
+    """The client wants reasoning as one text, to send it back."""
+    return _SEALED in (wire.include or ())
 
 
 def response_counting(
@@ -142,6 +149,9 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
 
 
 def _reasoning(item: Mapping[str, Any], where: str) -> str:
+    sealed = item.get("encrypted_content")
+    if not item.get("content") and isinstance(sealed, str) and (text := unsealed(sealed)) is not None:
+        return text
     raw: Any = item.get("content") or item.get("summary") or []
     parts = cast("list[Any]", raw) if isinstance(raw, list) else [raw]
     if not all(isinstance(part, dict) for part in parts):
@@ -149,12 +159,18 @@ def _reasoning(item: Mapping[str, Any], where: str) -> str:
     return "".join(str(part.get("text") or "") for part in parts)
 
 
+def _is_thought(message: Mapping[str, Any]) -> bool:
+    """An item that is reasoning and nothing else, or a reference to one."""
+    has_more = message.get("content") or message.get("tool_calls")
+    return "reasoning" in message and ("role" not in message or not has_more)
+
+
 def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     """Thoughts go to the assistant's message that follows them, calls to the one before; each with its item's place."""
     messages: list[tuple[int, dict[str, Any]]] = []
     thought = ""
     for index, message in enumerate(raw):
-        if "reasoning" in message:
+        if _is_thought(message):
             thought += message["reasoning"]
         elif thought and message.get("role") == "assistant":
             messages.append((index, {**message, "reasoning": thought}))
@@ -163,5 +179,6 @@ def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, 
             place, before = messages[-1]
             messages[-1] = place, {**before, "tool_calls": [*before.get("tool_calls", ()), *message["tool_calls"]]}
         else:
+            thought = ""  # of an answer that was cut off before it said anything
             messages.append((index, message))
     return messages

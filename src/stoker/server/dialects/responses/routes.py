@@ -18,7 +18,12 @@ from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.input_items import input_items, page_of
-from stoker.server.dialects.responses.requests import input_messages, response_counting, response_request
+from stoker.server.dialects.responses.requests import (
+    input_messages,
+    response_counting,
+    response_request,
+    seals_reasoning,
+)
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.server.dialects.responses.types import (
     RESPONSE_PROMPT_FIELDS,
@@ -85,7 +90,7 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
 @router.endpoint(
     "POST",
     "/v1/responses",
-    "Answers, and keeps the answer to be fetched and gone on from.",
+    "Generates a response, and stores it so that it can be fetched and continued.",
     aliases=("/responses",),
     body=ResponsesRequest,
     fields=RESPONSES_FIELDS,
@@ -110,12 +115,12 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     caller = call.caller("resp", "_")
     generating = await call.off_loop(response_request, wire, asked.messages, asked.served.runtime, caller, call.config)
     response = new_response(wire, generating, asked.served.model_id, int(time.time()))
-    keep_thought = caller.thoughts.keep
+    keep_thought, seals = caller.thoughts.keep, seals_reasoning(wire)
     if asked.store.is_off:
         response = msgspec.structs.replace(response, store=False)
     if wire.background:
-        return await _begin(call, generating, ResponseWriter(response, keep_thought=keep_thought), asked)
-    writer = ResponseWriter(response, lambda complete: _keep(complete, asked), keep_thought=keep_thought)
+        return await _begin(call, generating, ResponseWriter(response, keep_thought=keep_thought, seals=seals), asked)
+    writer = ResponseWriter(response, lambda complete: _keep(complete, asked), keep_thought=keep_thought, seals=seals)
     asking = Asked(call.request, call.config, asked.served, generating)
     return await answer(asking, lambda _: writer, is_stream=bool(wire.stream))
 
@@ -137,7 +142,7 @@ async def get(call: Call[None]) -> HTTPResponse:
 @router.endpoint(
     "DELETE",
     "/v1/responses/{response_id}",
-    "Forgets a stored response; one that is in progress is ended.",
+    "Deletes a stored response; one that is in progress is canceled.",
     aliases=("/responses/{response_id}",),
     reply=DeletedResponse,
 )
@@ -149,7 +154,7 @@ async def delete(call: Call[None]) -> HTTPResponse:
 @router.endpoint(
     "POST",
     "/v1/responses/{response_id}/cancel",
-    "Ends a response that runs in the background.",
+    "Cancels a response that runs in the background.",
     aliases=("/responses/{response_id}/cancel",),
     reply=Response,
 )
@@ -160,7 +165,7 @@ async def cancel(call: Call[None]) -> HTTPResponse:
 @router.endpoint(
     "GET",
     "/v1/responses/{response_id}/input_items",
-    "Lists what a stored response answers, earlier turns included, the newest first.",
+    "Lists the input items of a stored response, earlier turns included, the newest first.",
     aliases=("/responses/{response_id}/input_items",),
     query={"limit": int, "order": str, "after": str, "include": str},
     reply=InputItems,

@@ -43,7 +43,8 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     metadata: dict[str, str] | None = None
     """Kept with the response."""
     include: list[str] | None = None
-    """`message.output_text.logprobs` for log-probabilities; what else it may name never comes up here."""
+    """`message.output_text.logprobs` for log-probabilities; `reasoning.encrypted_content` for the reasoning as one
+    text, which a client may send back instead of it. What else it may name never comes up here."""
     top_logprobs: Int | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
@@ -117,6 +118,8 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"
     status: str
     content: list[ReasoningText]
     summary: list[Any] = []
+    encrypted_content: str | None = None
+    """The reasoning as one text that is to be sent back as it is, if `include` asks for it."""
 
 
 class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
@@ -396,7 +399,7 @@ _OWN: FieldTable = {
     "stream_options": Ignored("events are never padded, and the last one always has the token counts"),
 }
 
-_SUMMARY = Refused("what the model thought is not told apart yet", ("",))
+_SUMMARY = Ignored("reasoning is not summarized: the item `reasoning` has all of it as `content`")
 
 RESPONSES_NESTED: NestedTables = {
     "reasoning": honoured(Reasoning, {"summary": _SUMMARY, "generate_summary": _SUMMARY}),

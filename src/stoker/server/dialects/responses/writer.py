@@ -15,6 +15,7 @@ from stoker.chat.answers import Part, ToolCall, ToolCalls
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Delta, Writer
+from stoker.server.dialects.responses.sealing import sealed
 from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
     ContentPartEvent,
@@ -98,6 +99,8 @@ class _Open:
     index: int
     """Its place in the output."""
     call: ToolCall | None = None
+    seals: bool = False
+    """Reasoning is there as one text, too."""
     texts: list[str] = field(default_factory=list[str])
     logprobs: list[ResponseLogprob] = field(default_factory=list[ResponseLogprob])
 
@@ -105,7 +108,9 @@ class _Open:
         """The item as it is now."""
         text = "".join(self.texts)
         if self.kind is OutputReasoning:
-            return OutputReasoning(id=self.item_id, status=status, content=[ReasoningText(text=text)])
+            opaque = sealed(text) if self.seals and status != "in_progress" else None
+            content = [ReasoningText(text=text)]
+            return OutputReasoning(id=self.item_id, status=status, content=content, encrypted_content=opaque)
         if self.call is not None:
             call = self.call
             if call.is_custom:
@@ -127,6 +132,7 @@ class ResponseWriter(Writer):
         keep: takes the response when it is complete.
         now: unix time in seconds.
         keep_thought: see `ToolCalls`.
+        seals: items of reasoning have it as one text, too.
     """
 
     def __init__(
@@ -135,7 +141,10 @@ class ResponseWriter(Writer):
         keep: Callable[[Response], None] = lambda response: None,
         now: Callable[[], float] = time.time,
         keep_thought: Callable[[str, str], None] | None = None,
+        *,
+        seals: bool = False,
     ) -> None:
+        self._seals = seals
         self._response = response
         self._keep = keep
         self._now = now
@@ -235,7 +244,7 @@ class ResponseWriter(Writer):
         if self._open is not None and self._open.kind is kind:
             return []
         ended = self._end_item("completed")
-        self._open = _Open(kind, item_id, len(self._done), call)
+        self._open = _Open(kind, item_id, len(self._done), call, self._seals)
         item = self._open.item("in_progress")
         if isinstance(item, OutputMessage | OutputReasoning):
             item = _replace(item, content=[])

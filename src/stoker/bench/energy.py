@@ -1,0 +1,59 @@
+"""Energy that the processors of this machine took, where it counts that (RAPL). It knows no server.
+
+```
+/sys/class/powercap/intel-rapl:0/     name `package-0`, energy_uj, max_energy_range_uj      also on AMD
+                    intel-rapl:0:0/   name `dram`, a zone of its own; `core` and `uncore` are parts of the package
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True, slots=True)
+class _Zone:
+    folder: Path
+    range_uj: int
+
+    def energy_uj(self) -> int:
+        return int((self.folder / "energy_uj").read_text())
+
+
+class EnergyMeter:
+    """Counts from when it is made. Packages and memory, of everything that the machine does meanwhile.
+
+    Args:
+        powercap: where the kernel shows the counters. Most systems let only root read them.
+    """
+
+    def __init__(self, powercap: Path = POWERCAP) -> None:
+        self._began: dict[_Zone, int] = {}
+        try:
+            self._began = {zone: zone.energy_uj() for zone in _zones(powercap)}
+        except (OSError, ValueError):  # a part of the energy would be taken for all of it
+            self._began = {}
+
+    def joules(self) -> float | None:
+        """Since the meter was made; a counter that began again at 0 meanwhile is taken to have done so once.
+
+        Returns:
+            None if nothing is counted, or the counters cannot be read.
+        """
+        try:
+            used = [(zone.energy_uj() - began) % zone.range_uj for zone, began in self._began.items()]
+        except (OSError, ValueError):
+            return None
+        return sum(used) / 1e6 if used else None
+
+
+def _zones(powercap: Path) -> list[_Zone]:
+    found: list[_Zone] = []
+    for folder in sorted(powercap.glob("intel-rapl:*")):
+        name = (folder / "name").read_text().strip()
+        if name.startswith("package") or name == "dram":
+            found.append(_Zone(folder, int((folder / "max_energy_range_uj").read_text()) + 1))
+    return found

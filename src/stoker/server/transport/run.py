@@ -1,0 +1,101 @@
+"""Serves models over HTTP: listens, tells the engines what to load, and makes the endpoints while they do.
+
+```
+listen ──► engines load the models ─────────────────────► they answer
+                └──► import and make the endpoints ──► accept
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from stoker.engine.card_template import import_renderers
+from stoker.lazy import lazy_module
+from stoker.runtime.registry import Registry
+from stoker.server.access.keys import ApiKeys
+from stoker.server.config import ServerConfig
+from stoker.server.observe.access_log import bare_lines
+from stoker.server.transport.descriptors import make_room
+from stoker.server.transport.listener import check_exposure, listening, url_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from stoker.server.observe import tracing
+    from stoker.server.transport import app as application
+    from stoker.server.transport import model_server
+    from stoker.server.transport.model_server import ModelServer
+else:
+    # All this takes longer to import than an engine needs to load a small model.
+    application = lazy_module("stoker.server.transport.app")
+    model_server = lazy_module("stoker.server.transport.model_server")
+    tracing = lazy_module("stoker.server.observe.tracing")
+
+
+def serve(
+    registry: Registry,
+    config: ServerConfig,
+    on_ready: Callable[[str], None] = lambda url: None,
+    on_stop: Callable[[int], None] | None = None,
+    batch_concurrency: int = 8,
+) -> None:
+    """Serves until SIGINT or SIGTERM, then lets running requests end for up to `drain_s`.
+
+    It listens at once, and answers with 503 as long as the models are loading.
+
+    Args:
+        registry: the models; loaded here, and closed in every case.
+        config: where to listen and all bounds.
+        on_ready: called once with the base URL as soon as the models answer.
+        on_stop: called once with the number of requests that still run, when it begins to stop.
+        batch_concurrency: requests of batches that run at the same time.
+
+    Raises:
+        ConfigError: the address cannot be listened on, or would be open to all; or a setting is wrong.
+        StokerError: a model cannot be loaded.
+        KeyboardInterrupt: it was ended by SIGINT, after the drain.
+    """
+    keys = ApiKeys(config)
+    check_exposure(config, keys)
+    config = make_room(config)
+    with listening(config) as listener, _spans(config) as spans, bare_lines(is_json=config.log_format == "json"):
+
+        def server(loading: asyncio.Task[None]) -> ModelServer:
+            batches = application.open_batches(config, batch_concurrency)
+            app = application.create_app(registry, config, spans, keys, [] if batches is None else [batches])
+            import_renderers()  # the first chat does not wait for it
+            when_ready = partial(on_ready, url_of(config, listener))
+            return model_server.ModelServer(app, registry, config, when_ready, on_stop, batches, loading)
+
+        asyncio.run(_serve(registry, server, listener))
+
+
+@contextmanager
+def _spans(config: ServerConfig) -> Generator[TracerProvider | None]:
+    spans = tracing.open_provider(config.otlp_endpoint) if config.otlp_endpoint else None
+    try:
+        yield spans
+    finally:
+        if spans is not None:
+            spans.shutdown()
+
+
+async def _serve(
+    registry: Registry, make_server: Callable[[asyncio.Task[None]], ModelServer], listener: socket.socket
+) -> None:
+    loading = asyncio.create_task(registry.start(), name="stoker-load")
+    try:
+        server = await asyncio.to_thread(make_server, loading)
+    except BaseException:
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        await registry.close()
+        raise
+    await server.serve(sockets=[listener])
+    server.check_loaded()

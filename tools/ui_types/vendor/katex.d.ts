@@ -1,0 +1,2 @@
+// What the page uses of KaTeX.
+export const katex: { renderToString(tex: string, options: object): string };
