@@ -95,8 +95,8 @@ class Libllama:
 @contextmanager
 def both(path: Path, prompt: Sequence[int], streams: int, threads: int) -> Generator[tuple[Native, Libllama]]:
     context_size = len(prompt) + _STEPS + 32
-    sizes = {"context_size": context_size, "kv_tokens": streams * context_size, "num_slots": streams}
-    options = NativeOptions(**sizes, threads=threads)
+    num_cells = streams * context_size
+    options = NativeOptions(context_size=context_size, kv_tokens=num_cells, num_slots=streams, threads=threads)
     files = [read_gguf(part) for part in part_paths(path)]
     libllama = Libllama(path, prompt, streams, threads)
     with NativeBackend(files, options) as backend:

@@ -11,8 +11,16 @@
 //   nibble    4 vectors: low half of vector g is group g, high half is group g + 4
 //   +1 bit    1 vector : bit g is the fifth (third) bit of group g
 //   +2 bits   2 vectors: bits 2i, 2i+1 of vector j are the upper bits of group 4 j + i
-//   two       2 vectors: likewise, the whole code; with a third bit for formats whose tables have up to eight values
+//   two       2 vectors: likewise, the whole code; with a third bit for formats that have one
 //   byte      8 vectors, signed: the format's offset is what makes them unsigned
+//
+// Inputs that are entries of a grid (grids.hpp) stay so, since that is what makes their files small. An entry is eight inputs, or
+// four for the grids of IQ3. A vector of 16 bytes has the low eight bits of an entry of every output:
+//
+//   grid      | entry 0 | entry 1 | ... | further bits | signs |
+//
+// Further bits of all entries of an output lie side by side in a byte, or in two; those of IQ1 are four an entry, the last of which
+// says that its inputs are an eighth less, and take the place of signs. Signs are a vector of 64 bytes: bit g is that of group g.
 //
 // F32, F16 and BF16 are [input][16 outputs] of their element.
 //
@@ -28,7 +36,7 @@
 
 namespace stoker {
 
-enum class Codes : uint8_t { nibble, nibble1, nibble2, two, two1, byte, f32, f16, bf16 };
+enum class Codes : uint8_t { nibble, nibble1, nibble2, two, two1, byte, grid, f32, f16, bf16 };
 
 // The scales of a unit, each an array over the 16 outputs; d: half float, s: one byte.
 enum class Scales : uint8_t {
@@ -40,6 +48,8 @@ enum class Scales : uint8_t {
     super32_min,  // d, -m, s[8], n[8]       w = d * s * code + (-m) * n
     super16,      // d, s[16]                w = d * s * code                     (s signed)
     super16_min,  // d, -m, (s | n << 4)[16] w = d * s * code + (-m) * n
+    odd32,        // d, (s | t << 4)[4]      w = d * (2 s + 1) * code             (t of the next 32)
+    odd16,        // d, (s | t << 4)[8]      w = d * (2 s + 1) * code             (t of the next 16)
     single,       // f                       w = f * code                         (f a float of 22 bits)
     single16,     // f[2]                    w = f * code
 };
@@ -47,6 +57,7 @@ enum class Scales : uint8_t {
 constexpr int32_t kNibbles = 1 << 16, kBytes = kNibbles + 1, kBytes16 = kNibbles + 2;  // types that are not GGUF's
 
 enum class Table : uint8_t { none, iq4, mxfp4, iq2, iq3_xxs, iq3_s, iq1 };
+enum class Grid : uint8_t { none, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1 };
 
 struct Format {
     int32_t type;      // GGUF's number
@@ -58,17 +69,31 @@ struct Format {
     int max_code;      // the largest stored code (after the table)
     Table table = Table::none;
     int scale_shift = 0;  // scales are divided by 2^scale_shift
+    Grid grid = Grid::none;
 
+    STOKER_INLINED constexpr bool is_of_fours() const { return grid == Grid::iq3_xxs || grid == Grid::iq3_s; }
+    STOKER_INLINED constexpr int entries() const { return is_of_fours() ? 8 : 4; }  // of a block of an output
+    STOKER_INLINED constexpr int further_bits() const {                           // of an entry
+        switch (grid) {
+            case Grid::iq2_xs: case Grid::iq2_s: return 2;
+            case Grid::iq3_s: return 1;
+            case Grid::iq1: return 4;
+            default: return 0;
+        }
+    }
+    STOKER_INLINED constexpr int signs_at() const { return 16 * entries() + 2 * entries() * further_bits(); }
     STOKER_INLINED constexpr bool is_float() const { return scales == Scales::none; }
     STOKER_INLINED constexpr bool has_min() const {
         return scales == Scales::half_min || scales == Scales::super32_min || scales == Scales::super16_min;
     }
     // Scales of a block of 32 inputs: one, or one for each half.
     STOKER_INLINED constexpr int subs() const {
-        return scales == Scales::super16 || scales == Scales::super16_min || scales == Scales::single16 ? 2 : 1;
+        return scales == Scales::super16 || scales == Scales::super16_min || scales == Scales::odd16 || scales == Scales::single16
+                   ? 2
+                   : 1;
     }
     STOKER_INLINED constexpr int unit_inputs() const {
-        return scales >= Scales::super32 && scales <= Scales::super16_min ? 256 : 32;
+        return scales >= Scales::super32 && scales <= Scales::odd16 ? 256 : 32;
     }
     STOKER_INLINED constexpr int code_bytes() const {  // of a block of a tile; of an input for the float types
         switch (codes) {
@@ -78,6 +103,7 @@ struct Format {
             case Codes::two: return 128;
             case Codes::two1: return 192;
             case Codes::byte: return 512;
+            case Codes::grid: return signs_at() + (grid == Grid::iq1 ? 0 : 64);
             case Codes::f32: return 64;
             default: return 32;
         }
@@ -91,6 +117,8 @@ struct Format {
             case Scales::super32: return 32 + 128;
             case Scales::super32_min: return 64 + 256;
             case Scales::super16: return 32 + 256;
+            case Scales::odd32: return 32 + 64;
+            case Scales::odd16: return 32 + 128;
             case Scales::single: return 64;
             case Scales::single16: return 128;
             default: return 64 + 256;
@@ -118,15 +146,15 @@ inline constexpr Format kFormats[] = {
     {12, 256, 144, Codes::nibble, Scales::super32_min, 0, 15},                  // Q4_K
     {13, 256, 176, Codes::nibble1, Scales::super32_min, 0, 31},                 // Q5_K
     {14, 256, 210, Codes::nibble2, Scales::super16, 32, 63},                    // Q6_K
-    {16, 256, 66, Codes::two1, Scales::super32, 43, 86, Table::iq2, 3},         // IQ2_XXS
-    {17, 256, 74, Codes::two1, Scales::super16, 43, 86, Table::iq2, 3},         // IQ2_XS
-    {18, 256, 98, Codes::nibble, Scales::super32, 62, 124, Table::iq3_xxs, 2},  // IQ3_XXS
-    {19, 256, 50, Codes::two1, Scales::super32, 9, 18, Table::iq1, 3},          // IQ1_S
+    {16, 256, 66, Codes::grid, Scales::odd32, 43, 86, Table::iq2, 3, Grid::iq2_xxs},      // IQ2_XXS
+    {17, 256, 74, Codes::grid, Scales::odd16, 43, 86, Table::iq2, 3, Grid::iq2_xs},       // IQ2_XS
+    {18, 256, 98, Codes::grid, Scales::odd32, 62, 124, Table::iq3_xxs, 2, Grid::iq3_xxs}, // IQ3_XXS
+    {19, 256, 50, Codes::grid, Scales::odd32, 9, 18, Table::iq1, 3, Grid::iq1},           // IQ1_S
     {20, 32, 18, Codes::nibble, Scales::half, 128, 241, Table::iq4},            // IQ4_NL
-    {21, 256, 110, Codes::nibble, Scales::super32, 15, 30, Table::iq3_s},       // IQ3_S
-    {22, 256, 82, Codes::two1, Scales::super16, 43, 86, Table::iq2, 3},         // IQ2_S
+    {21, 256, 110, Codes::grid, Scales::odd32, 15, 30, Table::iq3_s, 0, Grid::iq3_s},     // IQ3_S
+    {22, 256, 82, Codes::grid, Scales::odd16, 43, 86, Table::iq2, 3, Grid::iq2_s},        // IQ2_S
     {23, 256, 136, Codes::nibble, Scales::super32, 128, 241, Table::iq4},       // IQ4_XS
-    {29, 256, 56, Codes::two1, Scales::super16, 9, 18, Table::iq1, 3},          // IQ1_M
+    {29, 256, 56, Codes::grid, Scales::odd16, 9, 18, Table::iq1, 3, Grid::iq1},           // IQ1_M
     {30, 1, 2, Codes::bf16, Scales::none, 0, 0},                                // BF16
     {34, 256, 54, Codes::two, Scales::super32, 1, 3},                           // TQ1_0
     {35, 256, 66, Codes::two, Scales::super32, 1, 3},                           // TQ2_0
@@ -152,7 +180,7 @@ constexpr int kernel_of(int i) {
     for (int first = 0; first < i; ++first) {
         const Format &a = kFormats[first], &b = kFormats[i];
         if (a.codes == b.codes && a.scales == b.scales && a.offset == b.offset && a.max_code == b.max_code && a.table == b.table &&
-            a.scale_shift == b.scale_shift) {
+            a.scale_shift == b.scale_shift && a.grid == b.grid) {
             return first;
         }
     }
@@ -164,10 +192,10 @@ inline constexpr uint8_t kTables[7][16] = {
     {},
     {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241},
     {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0},
-    {0, 18, 35, 51, 68, 86},                                               // 8, 25, 43
-    {0, 10, 18, 26, 34, 42, 50, 58, 66, 74, 82, 90, 98, 106, 114, 124},    // 4, 12, 20, 28, 36, 44, 52, 62
-    {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30},           // 1, 3, ... 15
-    {0, 2, 8, 10, 16, 18},                                                 // eight times -1, 0, 1, and one more or less
+    {51, 68, 86, 0, 35, 18, 0},                                            // 8, 25, 43, and these with a minus
+    {66, 74, 82, 90, 98, 106, 114, 124, 58, 50, 42, 34, 26, 18, 10, 0},    // 4, 12, 20, 28, 36, 44, 52, 62, likewise
+    {16, 18, 20, 22, 24, 26, 28, 30, 14, 12, 10, 8, 6, 4, 2, 0},           // 1, 3, ... 15, likewise
+    {2, 10, 18, 0, 0, 8, 16},                                              // eight times -1, 0, 1, and one more, then less
 };
 
 }  // namespace stoker

@@ -233,7 +233,7 @@ void matmul_quantised(const Matrix& w, const Activations& a, int32_t tile0, int3
 // ---------------------------------------------------------------------------------------------------------------------
 
 constexpr int kFloatTiles = kSmallRows >= 8 ? 4 : 2;  // chains of dependent additions, with one row
-constexpr int kFloatRows = 4;
+constexpr int kFloatRows = kSmallRows >= 8 ? 6 : 4;   // what 32 registers hold beside a weight and as many inputs
 
 template <Format F> inline f32x16 load_weights(const uint8_t* p) {
     if constexpr (F.codes == Codes::f32) {
@@ -278,8 +278,9 @@ void matmul_floats(const Matrix& w, const Activations& a, int32_t tile0, int32_t
     alignas(64) float sums[kFloatRows * kFloatTiles * 16];
     for (int32_t tile = tile0; tile < tile1;) {
         const bool wide = tile + kFloatTiles <= tile1;
-        for (int32_t row = 0; row < a.rows; row += kFloatRows) {
-            const int32_t n = a.rows - row < kFloatRows ? a.rows - row : kFloatRows;
+        for (int32_t row = 0, n; row < a.rows; row += n) {
+            const int32_t left = a.rows - row, passes = (left + kFloatRows - 1) / kFloatRows;
+            n = (left + passes - 1) / passes;
             with_rows<kFloatRows>(n, [&](auto rows) {
                 wide ? multiply_floats<F, kFloatTiles, rows.value>(w, a, tile, row, sums)
                      : multiply_floats<F, 1, rows.value>(w, a, tile, row, sums);

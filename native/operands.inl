@@ -3,6 +3,7 @@
 // Included once per instruction set, after its simd_*.hpp.
 
 #include "formats.hpp"
+#include "grids.hpp"
 
 #if defined(__clang__)
 #define STOKER_UNROLL _Pragma("unroll")
@@ -38,10 +39,80 @@ template <Format F> struct Block {
     f32x16 minimum(int h) const { return m[h]; }
 };
 
+#ifndef STOKER_LOOK_UP_ENTRIES  // the instruction set has no better one
+// Entries of a grid of `size` in place of their indices.
+template <int size> STOKER_FIX void look_up_entries(const uint16_t* grid, i32x16& a, i32x16& b) {
+    alignas(64) int32_t lanes[32];
+    store_i32(lanes, a);
+    store_i32(lanes + 16, b);
+    for (int32_t& lane : lanes) lane = grid[lane];
+    a = load_i32(lanes);
+    b = load_i32(lanes + 16);
+}
+#endif
+
+template <Grid grid> STOKER_FIX void look_up_grid(i32x16& a, i32x16& b) {
+    if constexpr (grid == Grid::iq2_xxs) look_up_entries<256>(kGridIQ2XXS, a, b);
+    if constexpr (grid == Grid::iq2_xs) look_up_entries<512>(kGridIQ2XS, a, b);
+    if constexpr (grid == Grid::iq2_s) look_up_entries<1024>(kGridIQ2S, a, b);
+    if constexpr (grid == Grid::iq3_xxs) look_up_entries<256>(kGridIQ3XXS, a, b);
+    if constexpr (grid == Grid::iq3_s) look_up_entries<512>(kGridIQ3S, a, b);
+    if constexpr (grid == Grid::iq1) look_up_entries<2048>(kGridIQ1, a, b);
+}
+
+// Four fields of `bits` bits, from the lowest on, in a byte each.
+template <int bits> STOKER_FIX codes spread_fields(const i32x16& x) {
+    constexpr int step = 8 - bits, mask = (1 << bits) - 1;
+    const i32x16 low = or_i32(and_i32(x, set1_i32(mask)), and_i32(shl_i32<step>(x), set1_i32(mask << 8)));
+    const i32x16 high = or_i32(and_i32(shl_i32<2 * step>(x), set1_i32(mask << 16)),
+                               and_i32(shl_i32<3 * step>(x), set1_i32(mask << 24)));
+    return as_codes(or_i32(low, high));
+}
+
+template <Format F> inline void decode_grid(const uint8_t* p, codes (&w)[8]) {
+    constexpr int bits = F.is_of_fours() ? 3 : 2, further = F.further_bits();
+    constexpr bool has_signs = F.grid != Grid::iq1;
+    unroll<F.entries() / 2>([&](auto pair) {
+        constexpr int first = 2 * pair.value;
+        i32x16 entry[2], more[2];
+        unroll<2>([&](auto k) {
+            constexpr int e = first + k.value, at = e * further;
+            entry[k.value] = load_u8(p + 16 * e);
+            if constexpr (further > 0) {
+                const i32x16 bytes = load_u8(p + 16 * (F.entries() + at / 8));
+                more[k.value] = and_i32(shr_i32<at % 8>(bytes), set1_i32((1 << further) - 1));
+                entry[k.value] = or_i32(entry[k.value], shl_i32<8>(and_i32(more[k.value], set1_i32(has_signs ? 3 : 7))));
+            }
+        });
+        look_up_grid<F.grid>(entry[0], entry[1]);
+        unroll<2>([&](auto k) {
+            constexpr int e = first + k.value;
+            if constexpr (F.is_of_fours()) {
+                w[e] = spread_fields<bits>(entry[k.value]);
+            } else {
+                w[2 * e] = spread_fields<bits>(entry[k.value]);
+                w[2 * e + 1] = spread_fields<bits>(shr_i32<8>(entry[k.value]));
+            }
+            if constexpr (!has_signs) {
+                const i32x16 is_less = sub_i32(set1_i32(0), shr_i32<3>(more[k.value]));
+                const codes bit = as_codes(and_i32(is_less, set1_i32(0x04040404)));
+                w[2 * e] = merge(w[2 * e], bit);
+                w[2 * e + 1] = merge(w[2 * e + 1], bit);
+            }
+        });
+    });
+    if constexpr (has_signs) {
+        const codes signs = load_codes(p + F.signs_at());
+        unroll<8>([&](auto g) { w[g.value] = merge(w[g.value], field<g.value - bits, 1 << bits>(signs)); });
+    }
+}
+
 template <Format F> inline void decode_codes(const uint8_t* p, codes (&w)[8]) {
     constexpr Codes kind = F.codes;
     if constexpr (kind == Codes::byte) {
         unroll<8>([&](auto g) { w[g.value] = load_codes(p + 64 * g.value); });
+    } else if constexpr (kind == Codes::grid) {
+        decode_grid<F>(p, w);
     } else if constexpr (kind == Codes::two || kind == Codes::two1) {
         unroll<8>([&](auto g) { w[g.value] = field<g.value % 4 * 2, 3>(load_codes(p + g.value / 4 * 64)); });
     } else {
@@ -89,6 +160,14 @@ template <Format F> inline void decode_scales(const uint8_t* plane, int b, Block
     } else if constexpr (F.scales == Scales::super32_min) {
         out.d[0] = mul(half(0), byte(64 + 16 * i));
         out.m[0] = mul(half(32), byte(64 + 128 + 16 * i));
+    } else if constexpr (F.scales == Scales::odd32 || F.scales == Scales::odd16) {
+        const f32x16 d = half(0);
+        const i32x16 pair = load_u8(unit + 32 + (F.scales == Scales::odd32 ? i / 2 : i) * 16);
+        const i32x16 both[2] = {and_i32(pair, set1_i32(15)), shr_i32<4>(pair)};
+        for (int h = 0; h < F.subs(); ++h) {
+            const i32x16 s = both[F.scales == Scales::odd32 ? i % 2 : h];
+            out.d[h] = mul(d, to_f32(add_i32(add_i32(s, s), set1_i32(1))));
+        }
     } else if constexpr (F.scales == Scales::single || F.scales == Scales::single16) {
         for (int h = 0; h < F.subs(); ++h) {
             out.d[h] = load(reinterpret_cast<const float*>(unit + 64 * h));

@@ -59,9 +59,6 @@ void read_ternary(const uint8_t* p, int b, uint8_t* out) {
 
 // Block `b` (of 32 inputs) of the file block at `p`.
 void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
-    if (read_grid_codes(type, p, b, out)) {
-        return;
-    }
     switch (type) {
         case 2: case 20: return split_nibbles(p + 2, out);   // Q4_0, IQ4_NL: d, nibbles
         case 3: return split_nibbles(p + 4, out);            // Q4_1: d, m, nibbles
@@ -150,9 +147,6 @@ void put_single(uint8_t* plane, int o, const uint8_t* p) {
 }
 
 void put_scales(int32_t type, const uint8_t* p, uint8_t* plane, int o) {
-    if (put_grid_scales(type, p, plane, o)) {
-        return;
-    }
     switch (type) {
         case 39: plane[o] = p[0]; return;
         case kNibbles: case kBytes: return put_single(plane, o, p);
@@ -218,25 +212,38 @@ void write_codes(Codes codes, const uint8_t (*w)[64], uint8_t* out) {
 // Tiles
 // ---------------------------------------------------------------------------------------------------------------------
 
+void pack_grid_block(const Format& f, const uint8_t* source, size_t row_bytes, int outputs, int b, uint8_t* out) {
+    std::memset(out, 0, f.code_bytes());
+    for (int o = 0; o < outputs; ++o) {
+        put_grid_codes(f, source + o * row_bytes, b, o, out);
+    }
+}
+
+void pack_block(const Format& f, const uint8_t* source, size_t row_bytes, int outputs, int b, uint8_t* out) {
+    alignas(64) uint8_t w[8][64] = {};
+    for (int o = 0; o < outputs; ++o) {
+        alignas(64) uint8_t code[32] = {};
+        read_codes(f.type, source + o * row_bytes, b, code);
+        for (int g = 0; g < 8; ++g) {
+            std::memcpy(&w[g][4 * o], code + 4 * g, 4);
+        }
+    }
+    write_codes(f.codes, w, out);
+}
+
 void pack_quantised(const Format& f, const uint8_t* source, int outputs, int32_t cols, uint8_t* tile) {
     const size_t row_bytes = size_t(cols / f.file_inputs) * f.file_bytes;
     uint8_t* scales = tile + f.codes_plane(cols);
     const int blocks_in_file_block = f.file_inputs / 32;
     for (int32_t b = 0; b < cols / 32; ++b) {
         const size_t unit = b / blocks_in_file_block;
-        alignas(64) uint8_t w[8][64] = {};
-        for (int o = 0; o < outputs; ++o) {
-            const uint8_t* p = source + o * row_bytes + unit * f.file_bytes;
-            alignas(64) uint8_t code[32] = {};
-            read_codes(f.type, p, b % blocks_in_file_block, code);
-            for (int g = 0; g < 8; ++g) {
-                std::memcpy(&w[g][4 * o], code + 4 * g, 4);
-            }
-            if (b % blocks_in_file_block == 0) {
-                put_scales(f.type, p, scales + unit * f.scale_bytes(), o);
-            }
+        const uint8_t* from = source + unit * f.file_bytes;
+        const auto pack_codes = f.codes == Codes::grid ? pack_grid_block : pack_block;
+        pack_codes(f, from, row_bytes, outputs, b % blocks_in_file_block, tile + size_t(b) * f.code_bytes());
+        for (int o = 0; o < outputs && b % blocks_in_file_block == 0; ++o) {
+            const auto put = f.codes == Codes::grid ? put_grid_scales : put_scales;
+            put(f.type, from + o * row_bytes, scales + unit * f.scale_bytes(), o);
         }
-        write_codes(f.codes, w, tile + size_t(b) * f.code_bytes());
     }
 }
 

@@ -95,6 +95,23 @@ STOKER_FIX codes look_up(codes index, const uint8_t* table) {
     const __m128i row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
     return {{Bytes(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(row), __m512i(index.v[0])))}};
 }
+// Like the one in operands.inl, for 32 indices at once: 64 entries are two registers, and the upper bits choose among these.
+#define STOKER_LOOK_UP_ENTRIES
+template <int size> STOKER_FIX __m512i look_up_words(const uint16_t* grid, __m512i index) {
+    if constexpr (size == 64) {
+        return _mm512_permutex2var_epi16(_mm512_loadu_si512(grid), index, _mm512_loadu_si512(grid + 32));
+    } else {
+        const __mmask32 is_upper = _mm512_test_epi16_mask(index, _mm512_set1_epi16(size / 2));
+        return _mm512_mask_blend_epi16(is_upper, look_up_words<size / 2>(grid, index),
+                                       look_up_words<size / 2>(grid + size / 2, index));
+    }
+}
+template <int size> STOKER_FIX void look_up_entries(const uint16_t* grid, i32x16& a, i32x16& b) {
+    const __m512i both = _mm512_or_si512(__m512i(a.v[0]), _mm512_slli_epi32(__m512i(b.v[0]), 16));
+    const __m512i found = look_up_words<size>(grid, both);
+    a.v[0] = Integers(_mm512_and_si512(found, _mm512_set1_epi32(0xffff)));
+    b.v[0] = Integers(_mm512_srli_epi32(found, 16));
+}
 template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, codes w, quad a) {
     static_assert(is_unsigned);
     return {{Integers(_mm512_dpbusd_epi32(__m512i(acc.v[0]), __m512i(w.v[0]), __m512i(a.v)))}};

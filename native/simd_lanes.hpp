@@ -75,6 +75,7 @@ STOKER_FIX i32x16 sub_i32(const i32x16& a, const i32x16& b) {
     STOKER_EACH(i32x16, Integers(Naturals(a.v[i]) - Naturals(b.v[i])));
 }
 STOKER_FIX i32x16 and_i32(const i32x16& a, const i32x16& b) { STOKER_EACH(i32x16, a.v[i] & b.v[i]); }
+STOKER_FIX i32x16 or_i32(const i32x16& a, const i32x16& b) { STOKER_EACH(i32x16, a.v[i] | b.v[i]); }
 STOKER_FIX i32x16 max_i32(const i32x16& a, const i32x16& b) { STOKER_EACH(i32x16, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 template <int n> STOKER_FIX i32x16 shl_i32(const i32x16& a) { STOKER_EACH(i32x16, Integers(Naturals(a.v[i]) << n)); }
 template <int n> STOKER_FIX i32x16 shr_i32(const i32x16& a) { STOKER_EACH(i32x16, Integers(Naturals(a.v[i]) >> n)); }
@@ -93,6 +94,7 @@ STOKER_FIX codes load_codes(const uint8_t* p) { STOKER_EACH(codes, reinterpret_c
 STOKER_FIX void store_codes(uint8_t* p, const codes& x) {
     for (int i = 0; i < kParts; ++i) reinterpret_cast<BytesAt*>(p)[i] = x.v[i];
 }
+STOKER_FIX codes as_codes(const i32x16& a) { STOKER_EACH(codes, Bytes(a.v[i])); }
 STOKER_FIX codes merge(const codes& a, const codes& b) { STOKER_EACH(codes, a.v[i] | b.v[i]); }
 STOKER_FIX codes minus(const codes& a, int offset) { STOKER_EACH(codes, a.v[i] - uint8_t(offset)); }
 

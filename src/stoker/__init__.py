@@ -1,5 +1,9 @@
 """Stoker serves local language models from Python.
 
+`LLM` loads a model and answers plain calls, `AsyncLLM` does the same for asyncio. `SamplingParams` says how tokens are
+chosen. `Completion` is an answer, `TextStream` one that is still being written; `Transcriber` turns speech into text.
+All errors are `StokerError`.
+
 >>> from stoker import LLM, SamplingParams
 >>> with LLM("smollm2") as llm:  # doctest: +SKIP
 ...     print(llm.generate("Once upon a time", SamplingParams(max_tokens=20)).text)

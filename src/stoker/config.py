@@ -292,8 +292,8 @@ def _check_known(name: str, known: Mapping[str, object], complaint: str) -> None
     if name in known:
         return
     close = get_close_matches(name, known, n=1)
-    meant = f" (did you mean `{close[0]}`?)" if close else ""
-    raise ConfigError(f"{complaint}{meant}; allowed: {', '.join(known)}", key=name)
+    hint = f"did you mean `{close[0]}`?" if close else f"allowed: {', '.join(known)}"
+    raise ConfigError(f"{complaint}; {hint}", key=name)
 
 
 def _checked(value: object, hint: Any, where: str, key: str, *, is_text: bool) -> object:

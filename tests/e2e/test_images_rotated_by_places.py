@@ -20,7 +20,7 @@ NUM_TOKENS = 4
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     folder = tmp_path_factory.mktemp("places")
     vocab_size = 256 + len(SPECIAL) + 3 + len(MARKERS)
     tiny = TinyModel(architecture="qwen2vl", type="F32", control=MARKERS, vocab_size=vocab_size)
@@ -41,7 +41,7 @@ def talk(llm: LLM, text: str) -> list[Any]:
     return [*found, llm._session._media.num_encoded]
 
 
-def test_libllama_says_what_the_native_executor_says_and_encodes_once(files: Mapping[str, str]):
+def test_libllama_says_what_the_native_executor_says_and_encodes_once(files: Mapping[str, Any]):
     said: dict[str, list[Any]] = {}
     for backend in ("native", "llama"):
         with LLM(files["model"], mmproj=files["mmproj"], ctx_size=512, backend=backend, threads=1) as llm:
@@ -51,7 +51,7 @@ def test_libllama_says_what_the_native_executor_says_and_encodes_once(files: Map
 
 
 @pytest.mark.parametrize("backend", ["native", "llama"])
-def test_after_a_restart_with_a_cache_folder_nothing_is_encoded(files: Mapping[str, str], backend: Any, tmp_path: Path):
+def test_after_a_restart_with_a_cache_folder_nothing_is_encoded(files: Mapping[str, Any], backend: Any, tmp_path: Path):
     config = EngineConfig(**files, ctx_size=512, backend=backend, threads=1, kv_cache_dir=str(tmp_path / "cache"))
     talks: list[list[Any]] = []
     for _ in range(2):

@@ -55,7 +55,7 @@ def anthropic(server: Server) -> Iterator[Anthropic]:
         yield client
 
 
-def seen_by_openai(openai: OpenAI, data: bytes) -> Any:
+def seen_by_openai(openai: Any, data: bytes) -> Any:
     parts: Any = [
         {"type": "image_url", "image_url": {"url": data_url(data), "detail": "high"}},
         {"type": "text", "text": QUESTION},
@@ -66,7 +66,7 @@ def seen_by_openai(openai: OpenAI, data: bytes) -> Any:
 
 
 @pytest.fixture(scope="module")
-def red(openai: OpenAI) -> str:
+def red(openai: Any) -> str:
     """What the model says about the red image."""
     reply = seen_by_openai(openai, RED)
     assert reply.usage.prompt_tokens_details.model_dump()["image_tokens"] == ROWS
@@ -74,7 +74,7 @@ def red(openai: OpenAI) -> str:
     return reply.choices[0].message.content
 
 
-def test_responses(openai: OpenAI, red: str):
+def test_responses(openai: Any, red: str):
     parts: Any = [
         {"type": "input_image", "image_url": data_url(RED), "detail": "auto"},
         {"type": "input_text", "text": QUESTION},
@@ -89,7 +89,7 @@ def test_responses(openai: OpenAI, red: str):
         assert stream.get_final_response().output_text == red
 
 
-def test_messages(anthropic: Anthropic, red: str):
+def test_messages(anthropic: Any, red: str):
     source: Any = {"type": "base64", "media_type": "image/png", "data": base64_of(RED)}
     block: Any = {"type": "image", "source": source, "transformations": {"oversized_image": "error"}}
     asked: Any = {"model": "m", "messages": [{"role": "user", "content": [block, {"type": "text", "text": QUESTION}]}]}
@@ -99,7 +99,7 @@ def test_messages(anthropic: Anthropic, red: str):
     assert counted.input_tokens == reply.usage.input_tokens + (reply.usage.cache_read_input_tokens or 0)
 
 
-def test_the_result_of_a_tool_may_be_an_image(anthropic: Anthropic, openai: OpenAI):
+def test_the_result_of_a_tool_may_be_an_image(anthropic: Any, openai: Any):
     def looked(data: bytes) -> str:
         source = {"type": "base64", "media_type": "image/png", "data": base64_of(data)}
         result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "image", "source": source}]}
@@ -153,7 +153,7 @@ def test_a_completion_of_llama_server(server: Server):
     assert completed(RED)["content"] != completed(BLUE)["content"]
 
 
-def test_a_document_becomes_images(anthropic: Anthropic, openai: OpenAI):
+def test_a_document_becomes_images(anthropic: Any, openai: Any):
     data = base64_of(pdf_file(["Prices", "Dates"]))
     source = {"type": "base64", "media_type": "application/pdf", "data": data}
     content: Any = [{"type": "document", "source": source}, {"type": "text", "text": "What is it about?"}]
@@ -166,7 +166,7 @@ def test_a_document_becomes_images(anthropic: Anthropic, openai: OpenAI):
     assert chat.usage.model_dump()["prompt_tokens_details"]["image_tokens"] == 2 * ROWS
 
 
-def test_a_file_of_another_format_is_refused_with_what_to_send(openai: OpenAI):
+def test_a_file_of_another_format_is_refused_with_what_to_send(openai: Any):
     with pytest.raises(BadRequestError, match=r"is an SVG image.* send PNG, JPEG, WebP or GIF"):
         seen_by_openai(openai, b"<svg/>")
 

@@ -13,6 +13,7 @@ from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
 from tests.e2e.browser import page as page
+from tests.e2e.browser import profile as profile
 from tests.ports import free_port
 
 pytestmark = NEEDS_BROWSER

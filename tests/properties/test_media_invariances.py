@@ -175,6 +175,28 @@ def begins_rows_anew_behind_a_cached_prefix(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Sequence, "row_pieces", row_pieces)
 
 
+def swaps_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Sequence.row_pieces
+
+    def row_pieces(self: Sequence, start: int, end: int):
+        keys = [placed.span.key for placed in self.request.spans]
+        others = dict(zip(keys, reversed(keys), strict=True))
+        pieces = original(self, start, end)
+        return tuple(piece._replace(span=replace(piece.span, key=others[piece.span.key])) for piece in pieces)
+
+    monkeypatch.setattr(Sequence, "row_pieces", row_pieces)
+
+
+def gives_rows_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Sequence.row_pieces
+
+    def row_pieces(self: Sequence, start: int, end: int):
+        pieces = original(self, start, end)
+        return tuple(piece._replace(first=piece.span.length - piece.first - piece.length) for piece in pieces)
+
+    monkeypatch.setattr(Sequence, "row_pieces", row_pieces)
+
+
 def gives_rows_up_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     def given_up(self: MediaRows, running):
         dropped, self._held = self._held, set[bytes]()
@@ -188,6 +210,8 @@ BUGS = [
     cuts_what_is_seen_whole,
     computes_rows_that_are_not_there,
     begins_rows_anew_behind_a_cached_prefix,
+    swaps_images,
+    gives_rows_in_another_order,
     gives_rows_up_too_early,
 ]
 

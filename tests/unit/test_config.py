@@ -117,8 +117,9 @@ def test_the_file_may_lie_at_home_or_be_a_pipe(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[engine]\nctx_sice = 1\n", ["unknown key `ctx_sice` in [engine]", "did you mean `ctx_size`", "kv_tokens"]),
-        ("[engin]\n", ["unknown section `[engin]`", "did you mean `engine`", "sampling"]),
+        ("[engine]\nctx_sice = 1\n", ["unknown key `ctx_sice` in [engine]", "did you mean `ctx_size`"]),
+        ("[engine]\nzzz = 1\n", ["unknown key `zzz` in [engine]; allowed: name, backend", "kv_tokens"]),
+        ("[engin]\n", ["unknown section `[engin]`", "did you mean `engine`"]),
         ("engine = 1\n", ["`engine` must be a table"]),
         ("[engine]\nmodel = 'x'\n", ["unknown key `model`"]),
         ("[engine]\nctx_size = 'big'\n", ["`ctx_size` in [engine]", "must be a whole number, not 'big'"]),

@@ -59,6 +59,14 @@ def test_health_follows_the_model(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> 
     assert repr(llm).endswith("closed>")
 
 
+def test_a_notebook_shows_the_model_as_a_table() -> None:
+    with LLM("<b>hi</b>", backend="scripted") as llm:
+        shown = llm._repr_html_()
+    assert shown.startswith("<table>")
+    assert "<td>&lt;b&gt;hi&lt;/b&gt;</td>" in shown
+    assert f"{llm.card.context_size:,} tokens" in shown
+
+
 def test_reload_ends_what_runs_and_opens_what_was_closed(llm: LLM) -> None:
     expected = llm.generate("x", GREEDY).text
     stream = llm.stream("x", ENDLESS)

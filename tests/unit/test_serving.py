@@ -197,7 +197,7 @@ def test_an_engine_is_told_of_no_file_that_is_refused(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     ("engine", "complaint"),
-    [("{ ctxsize = 1 }", "unknown key 'ctxsize' .did you mean `ctx_size`"), ("{ parallel = 0 }", "must be between 1")],
+    [("{ ctxsize = 1 }", "unknown key 'ctxsize'; did you mean `ctx_size`"), ("{ parallel = 0 }", "must be between 1")],
 )
 def test_settings_of_one_model_are_checked(tmp_path: Path, engine: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
@@ -351,4 +351,4 @@ def test_llama_server_is_told_what_the_plan_says_of_keys_and_values(
     spec.make(needs.within(1 << 40))
     spec.make(needs.within(needs.least_bytes))
     assert [(engine.cache_type_k, engine.cache_type_v) for engine in engines] == [(None, None), ("q8_0", "q8_0")]
-    assert f"memory is short: {path} keeps keys and values as q8_0" in caplog.text
+    assert f"memory is short: the KV cache type of {path} is q8_0" in caplog.text

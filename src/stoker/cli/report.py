@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import textwrap
 import traceback
 
 from stoker.errors import ConfigError, InvalidInput, ModelError, ModelNotLoaded, StokerError
@@ -28,8 +29,21 @@ def exit_code(error: StokerError) -> int:
 
 
 def say(text: str) -> None:
-    """One line to the user, never mixed into the answer on stdout."""
-    print(text, file=sys.stderr, flush=True)
+    """One line to the user, never mixed into the answer on stdout; a terminal gets it broken between words."""
+    print(_wrapped(text), file=sys.stderr, flush=True)
+
+
+def _wrapped(text: str) -> str:
+    if not sys.stderr.isatty():
+        return text
+    try:
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # it does not tell its size
+        return text
+    return "\n".join(
+        textwrap.fill(line, max(width, 20), break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
+        for line in text.split("\n")
+    )
 
 
 def say_error(error: StokerError) -> None:

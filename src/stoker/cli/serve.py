@@ -57,7 +57,8 @@ def _serve(config: settings.Config, models: list[str], kept: logging.Handler | N
         spare.discard()  # there was nothing to load yet, or another program computes
         garbage.settle()
         found = [status.model_id for status in registry.statuses()]
-        say_ready(named or [name for name in [config.registry.models_dir] if name] or found, url)
+        names = named or [name for name in [config.registry.models_dir] if name] or found
+        say_ready(names, url, keeps_cache=bool(config.engine.kv_cache_dir))
 
     with request_lines(kept, is_json=config.server.log_format == "json"):
         serving.run_server(registry, config, on_ready, say_stopping)

@@ -49,14 +49,22 @@ def _terminal() -> logging.Handler:
     return handler
 
 
-def say_ready(names: list[str], url: str) -> None:
-    """What is served, and where; on a terminal also what to do with it."""
+def say_ready(names: list[str], url: str, *, keeps_cache: bool = True) -> None:
+    """What is served, and where; on a terminal also what to do with it.
+
+    Args:
+        names: of the models.
+        url: of the server.
+        keeps_cache: the prefix cache outlives a restart.
+    """
     if not names:
-        say(f"ready: no model is here yet; `stoker pull MODEL` brings one, and it is served at {url}")
+        say(f"ready at {url}, without a model: `stoker pull MODEL` downloads one, which is then served")
     else:
         say(f"ready: {', '.join(names)} {'is' if len(names) == 1 else 'are'} served at {url}")
     if sys.stderr.isatty() and url.startswith("http"):
         say(f"  OpenAI clients: base URL {url}/v1   in a browser: {url}/   Ctrl-C stops")
+        if not keeps_cache:
+            say("  --cache-dir auto keeps the prefix cache across restarts")
 
 
 def say_stopping(num_requests: int) -> None:

@@ -46,6 +46,8 @@ def shown(key: str, value: Any) -> str:
 
     >>> shown("size_bytes", 98362432), shown("context", 8192), shown("can", ["chat"]), shown("x", None)
     ('98 MB', '8192', 'chat', '-')
+    >>> shown("sampling", {"temperature": 0.5, "seed": 1})
+    'temperature 0.5, seed 1'
     """
     if value is None or value == "":
         return "-"
@@ -53,6 +55,8 @@ def shown(key: str, value: Any) -> str:
         return size(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {inner}" for name, inner in value.items()) or "-"  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value) or "-"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return str(value)

@@ -26,6 +26,8 @@ def applied(state: State, name: str, event: State) -> State:
         return {**event, "engines": [], "t": 0.0}
     if name == "snapshot":
         return {**state, "error": "", **event}
+    if name == "news":
+        return {**state, "news": event}
     ticks = {tick["replica"]: tick for tick in event["engines"]}
     engines = [_ticked(engine, ticks.get(engine["replica"], {})) for engine in state.get("engines", [])]
     return {**state, "t": event["t"], "engines": engines}
@@ -48,6 +50,8 @@ def screen(state: State) -> RenderableType:
     parts: list[RenderableType] = [_head(state)]
     if state.get("error"):
         parts.append(Text(state["error"], style="bold red"))
+    if "news" in state:
+        parts.append(_news(state["news"]))
     engines: list[State] = state.get("engines", [])
     for engine in engines:
         if len(engines) > 1:
@@ -116,6 +120,12 @@ def _cache(engine: State) -> Text:
     found = f"pool {totals['pool_hits']:,}, memory {tiers['ram_hits']:,}, disk {tiers['disk_hits']:,}"
     lost = f"{totals['evicted']:,} evicted, {totals['preempted']:,} preemptions"
     return Text(f"cache {hit:.0f} % of {totals['prompt']:,} prompt tokens ({found}), {lost}{drafts}")
+
+
+def _news(event: State) -> Text:
+    part = f" {event['part']:.0%}" if event.get("part") is not None else ""
+    why = f" ({event['why']})" if event.get("why") else ""
+    return Text(f"{event['id']} {event['kind']}{part}{why}", style="dim")
 
 
 def _sequences(engine: State) -> RenderableType:

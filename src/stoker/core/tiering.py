@@ -65,7 +65,8 @@ class Tiering:
         if self._is_worth(read_entry_s + (self._imports.entry_s or 0.0)):
             self._tiers.fetch(missing)
             sequence.fetched_keys = missing
-            sequence.num_from_disk = length - max(resident, self._portions.ready(sequence.chain, limit))
+            is_cut = isinstance(self._portions, Ranges)
+            sequence.num_from_disk = min(length - resident, BLOCK_ENTRIES * len(missing) if is_cut else length)
 
     def is_coming(self, sequence: Sequence) -> bool:
         """Some of what it needs is on its way from the disk."""

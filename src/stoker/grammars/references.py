@@ -150,7 +150,7 @@ class Document:
             raise GrammarTooComplex(f"the schema is nested over {MAX_DEPTH} levels deep, at `{node.pointer}`")
         keywords = node.keywords
         if is_object(properties := keywords.get("properties")) and len(properties) > MAX_PROPERTIES:
-            raise GrammarTooComplex(f"an object has over {MAX_PROPERTIES} properties, at `{node.pointer}`")
+            raise GrammarTooComplex(f"an object has over {MAX_PROPERTIES} properties, at `{node.pointer or '/'}`")
         name = keywords.get(self._id_key)
         if isinstance(name, str) and not (self.draft <= 7 and "$ref" in keywords):
             self._found.setdefault(node.base if not name.startswith("#") else node.base + name, node)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import cast
 
 from stoker.chat.answers import Part, ToolCalls, reasoning_of, text_of
+from stoker.engine.cards import ModelCard
 from stoker.engine.protocol import Output, PositionLogprobs, Usage
 from stoker.errors import InvalidInput
 from stoker.llm.functions import ToolFunction, result_text
@@ -117,6 +119,20 @@ class Completion:
         """What Jupyter shows: models write Markdown."""
         calls = [f"`{call.name}({call.arguments})`" for call in self.tool_calls]
         return "\n\n".join(filter(None, [self.text, *calls]))
+
+
+def model_table(card: ModelCard, state: str) -> str:
+    """A loaded model and its sizes as HTML, for notebooks."""
+    rows = {
+        "model": card.name,
+        "state": state,
+        "backend": f"{card.backend} ({card.architecture})",
+        "context size": f"{card.context_size:,} tokens",
+        "KV cache": f"{card.kv_tokens:,} tokens",
+        "concurrent requests": f"{card.parallel}",
+    }
+    cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
+    return f"<table>{''.join(cells)}</table>"
 
 
 def completion_of(

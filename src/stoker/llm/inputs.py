@@ -169,7 +169,7 @@ def as_conversations(messages: Conversation | Sequence[Messages]) -> tuple[list[
     """
     if isinstance(messages, str):
         return [messages], True
-    _check_list(messages, "`messages` must be a list")
+    _check_list(messages, "`messages` must be a text or a list of messages")
     if not messages or isinstance(messages[0], Message | Mapping):
         return [cast("Conversation", messages)], True
     for conversation in messages:

@@ -270,7 +270,7 @@ class Session:
             return Health(is_ready=False, state="closed")
         if (death := self._worker.death) is not None:
             return Health(is_ready=False, state="failed", last_error=death.message)
-        return Health(is_ready=True, state="ready", heartbeat=self._worker.heartbeat())
+        return Health(is_ready=True, state="ready")
 
     def check_alive(self) -> None:
         """Raises what killed the engine, if something did: then no answer would ever end."""

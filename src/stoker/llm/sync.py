@@ -24,7 +24,7 @@ from stoker.engine.question_messages import A, Detokenize, Embed, Question, Toke
 from stoker.engine.stats import EngineStats
 from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.batch_run import POLL_S, BatchRun, take_place
-from stoker.llm.completion import Completion
+from stoker.llm.completion import Completion, model_table
 from stoker.llm.inputs import (
     NOTHING_GIVEN,
     Adapters,
@@ -388,6 +388,10 @@ class LLM:
 
     def __repr__(self) -> str:
         return f"<LLM {self.card.name}, context size {self.card.context_size}, {self.health().state}>"
+
+    def _repr_html_(self) -> str:
+        """What Jupyter shows: the model and its sizes."""
+        return model_table(self.card, self.health().state)
 
     def __getstate__(self) -> object:
         """Refuses to be pickled or copied, as `multiprocessing` would."""

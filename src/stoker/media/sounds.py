@@ -21,6 +21,8 @@ from stoker.media.confined import FileRefused
 from stoker.media.plain import MAX_S
 from stoker.media.wav import wav_header
 
+MIN_S = 0.01
+"""Length of the shortest recording, in seconds. libmtmd ends its process over a single sample."""
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 4_000, 384_000
 _CODECS = ("pcm_", "mp3", "mp2", "flac", "aac", "alac", "opus", "vorbis")
@@ -67,8 +69,8 @@ def as_samples(data: bytes, rate: int, *, max_s: float = MAX_S) -> bytes:
         raise FileRefused(f"is damaged or cut off: {reason}") from error
     except MemoryError as error:
         raise FileRefused("takes too much memory to decode") from error
-    if not num_samples:
-        raise FileRefused("has no sound in it")
+    if num_samples < rate * MIN_S:
+        raise FileRefused(f"has no sound in it, or less than {1000 * MIN_S:g} ms")
     return np.concatenate(pieces).astype("<f4").tobytes()
 
 

@@ -74,7 +74,7 @@ def _reason(answer: bytes, code: int) -> str:
     if code == -signal.SIGXCPU:
         return "takes too much computing time to decode"
     if code != 0 or answer[:1] not in (DONE, REFUSED):
-        return "ends the process that decodes it"
+        return "ends the process that decodes it: it is damaged, or takes too much memory"
     return "" if answer[:1] == DONE else answer[1:].decode("utf-8", "replace")
 
 

@@ -22,6 +22,7 @@ from stoker.errors import InvalidInput
 from stoker.server.access.control import owner_of
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response
+from stoker.server.transport.connection import read_body
 
 router = Router(api="Stoker")
 
@@ -140,15 +141,16 @@ async def read_chat(call: Call[None]) -> Response:
     "PUT",
     "/ui-store/chats/{chat_id}",
     "Stores a conversation of the page, unless a newer version is stored.",
-    raw_body=ChatBody,
     reply=ChatHead,
 )
-async def write_chat(call: Call[bytes]) -> Response:
-    head = _head(call.body)
+async def write_chat(call: Call[None]) -> Response:
+    """The body is a conversation as the page has it: the server reads only its head, and keeps the rest as it is."""
+    body = await read_body(call.request, call.config)
+    head = _head(body)
     if head.id != _id(call):
         raise InvalidInput("`id` differs from the address", parameter="id")
     folder = _folder(call)
-    is_written = await call.off_loop(folder.write, head, call.body)
+    is_written = await call.off_loop(folder.write, head, body)
     return json_response(ChatHead(id=head.id, updated=head.updated), status=200 if is_written else 409)
 
 

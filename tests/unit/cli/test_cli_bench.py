@@ -190,7 +190,7 @@ def test_options_of_the_request_reach_the_server(stoker: Stoker) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["serve", "localhost:8080"], "is not a URL"),
+        (["serve", "localhost:8080"], "is not the URL of a server"),
         (["serve", "http://127.0.0.1:1", "--scenario", "fast"], "no scenario 'fast'"),
         (["serve", "http://127.0.0.1:1", "--concurrency", "1,two"], "--concurrency takes numbers"),
         (["serve", "http://127.0.0.1:1", "--concurrency", "0"], "at least 1"),

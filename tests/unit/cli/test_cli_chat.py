@@ -62,6 +62,19 @@ def test_a_message_that_cannot_fit_is_refused_and_the_talk_goes_on(stoker: Stoke
     assert "(started over)" in done.err
 
 
+def test_a_message_that_cannot_fit_leaves_the_conversation_as_it_was(stoker: Stoker) -> None:
+    done = stoker("chat", REPLY, "--max-tokens", "20", stdin=b"Hi\nThere\n" + b"x" * 600 + b"\n/tokens\n")
+    assert "(message not sent; /clear starts over)" in done.err
+    assert "tokens, in 2 turns\n" in done.err
+
+
+def test_an_answer_that_the_context_cuts_off_is_told(stoker: Stoker) -> None:
+    done = stoker("chat", "x" * 600, "--max-tokens", "500", stdin=b"Hi\n")
+    assert "(the answer was cut off: the context of 512 tokens is full)" in done.err
+    done = stoker("chat", "x" * 600, "--max-tokens", "20", stdin=b"Hi\n")
+    assert "cut off" not in done.err
+
+
 def test_the_oldest_turns_leave_when_the_context_is_full(stoker: Stoker) -> None:
     lines = b"Hi there, you\n" * 14
     done = stoker("chat", REPLY, stdin=lines)
@@ -118,7 +131,7 @@ def test_settings_hold_from_then_on(stoker: Stoker) -> None:
     [
         ("/set warmth 3", "unknown setting 'warmth': settings: markdown, stats, temperature"),
         ("/set temperature hot", "temperature must be a number, not 'hot'"),
-        ("/set temprature 0", "unknown setting 'temprature': did you mean temperature? settings"),
+        ("/set temprature 0", "unknown setting 'temprature': did you mean temperature?"),
         ("/set seed 1.5", "seed must be a whole number, not '1.5'"),
         ("/set temperature -5", "`temperature` must be between"),
         ("/set stats maybe", "must be on or off, not 'maybe'"),

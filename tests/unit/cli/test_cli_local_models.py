@@ -72,7 +72,9 @@ def test_show_knows_well_known_models_before_they_come(stoker: Stoker) -> None:
     assert (facts["license"], facts["here"]) == ("Apache-2.0", False)
 
 
-@pytest.mark.parametrize(("name", "said"), [("org/repo", "`stoker pull org/repo` brings it"), ("nothing", "no model")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("org/repo", "`stoker pull org/repo` downloads it"), ("nothing", "no model")]
+)
 def test_show_downloads_nothing(stoker: Stoker, name: str, said: str) -> None:
     done = stoker("show", name)
     assert done.code == 3

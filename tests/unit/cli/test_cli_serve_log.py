@@ -50,7 +50,7 @@ def test_what_is_served_and_how_it_stops(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.splitlines() == [
         "ready: a is served at http://x",
         "ready: a, b are served at http://x",
-        "ready: no model is here yet; `stoker pull MODEL` brings one, and it is served at http://x",
+        "ready at http://x, without a model: `stoker pull MODEL` downloads one, which is then served",
         "stopped",
         "",
         "stopping: 2 requests still run (Ctrl-C again to stop at once)",
@@ -62,7 +62,11 @@ def test_a_terminal_is_told_what_to_do_next(
 ) -> None:
     on_terminal(monkeypatch)
     say_ready(["a"], "http://x")
-    assert "base URL http://x/v1" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "base URL http://x/v1" in told
+    assert "--cache-dir" not in told
+    say_ready(["a"], "http://x", keeps_cache=False)
+    assert "--cache-dir auto keeps the prefix cache across restarts" in capsys.readouterr().err
 
 
 @pytest.fixture

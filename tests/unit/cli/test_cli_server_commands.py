@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from rich.console import Console
 
-from stoker.cli.top_view import applied
+from stoker.cli.top_view import applied, screen
 from tests.ports import free_port
 from tests.unit.cli.conftest import Stoker
 from tests.unit.models.running_server import running
@@ -99,6 +100,16 @@ def test_top_shows_what_the_engines_do(stoker: Stoker) -> None:
     assert "chatcmpl-1-0" in shown
     assert "20/50" in shown
     assert json.loads(stoker("top", "--once", "--json").out) == STATE
+
+
+def test_top_tells_news_of_models_and_goes_on() -> None:
+    before = applied({}, "snapshot", STATE)
+    after = applied(before, "news", {"t": 1.0, "kind": "loading", "id": "other", "part": 0.25, "why": "load"})
+    assert after["engines"] == before["engines"]
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(screen(after))
+    assert "other loading 25% (load)" in captured.get()
 
 
 def test_top_applies_what_has_changed() -> None:

@@ -64,8 +64,8 @@ def test_a_shared_beginning_is_one_node_with_all_its_slots():
         state.slot for state in loop.scheduler.states() if state.slot is not None
     )
     assert sum(node.num_tokens for node in view.nodes) == loop.scheduler.kv_used
-    cached = sorted(state.num_cached for state in loop.scheduler.states())
-    assert cached == [0] + [100] * 7, "the beginning was computed once"
+    cached = sorted(state.cached for state in loop.scheduler.states())
+    assert cached == [(0, 0, 0)] + [(100, 0, 0)] * 7, "the beginning was computed once"
 
 
 def test_small_nodes_are_added_up_and_their_number_is_bounded():

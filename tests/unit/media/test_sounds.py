@@ -97,6 +97,8 @@ def test_a_wav_file_comes_back_as_it_was_written():
         (b"", "format"),
         (b"\x89PNG\r\n\x1a\n", "format"),
         (wav_header(0, RATE), "no sound"),
+        (wav(0.005), "no sound in it, or less than 10 ms"),
+        (wav_header(1, RATE) + b"\0\0", "no sound in it, or less than 10 ms"),
         (wav(0.1, rate=RATE)[:24] + struct.pack("<I", 1000) + wav(0.1)[28:], "1000 samples per second"),
         (wav(3.0), "is longer than"),
         (wav(0.5) + encoded(tone(3.0), "flac", "flac"), ""),

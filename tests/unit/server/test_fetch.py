@@ -16,6 +16,7 @@ from stoker.errors import InvalidInput
 from stoker.server.config import ServerConfig
 from stoker.server.remote_files.fetch import Rules, fetch, is_public
 from stoker.server.remote_files.messages import fetch_files
+from stoker.text.messages import message_from_dict
 from tests.projector_files import picture
 
 PUBLIC = "93.184.216.34"
@@ -244,6 +245,16 @@ def test_urls_of_every_dialect_become_files():
     assert found[1]["image_url"] == found[0]["image_url"]["url"]
     assert found[2]["source"]["type"] == found[3]["content"][0]["source"]["type"] == "base64"
     assert found[4]["text"] == url
+
+
+def test_what_a_url_gives_is_no_image_because_its_server_says_so():
+    """The first bytes decide, as for files that clients send; the declared type counts for nothing."""
+    part: dict[str, Any] = {"type": "image_url", "image_url": {"url": "http://example.com/red.png"}}
+    page = answer(b"<!doctype html><html></html>", "Content-Type: image/png")
+    with serving(page) as (rules, _, _):
+        found = fetched([{"role": "user", "content": [part]}], rules)
+    with pytest.raises(InvalidInput, match=r"is an HTML page, .* send PNG, JPEG, WebP or GIF"):
+        message_from_dict(found[0], "messages[0]")
 
 
 def test_nothing_is_fetched_if_the_settings_forbid_it_or_the_model_takes_no_images():

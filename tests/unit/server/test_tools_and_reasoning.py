@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import jsonschema
@@ -241,6 +242,35 @@ def test_anthropic_whole() -> None:
     assert (text["type"], text["text"]) == ("text", "I look.")
     assert [call["input"] for call in calls] == CALLS
     assert all(call["type"] == "tool_use" and call["id"].startswith("toolu_") for call in calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [ANSWER, "<think>\nwhy\n</think>\n\nbecause", "", f"{ANSWER}\nSo I asked.", TRUNCATED],
+    ids=["calls", "text", "nothing", "text after calls", "cut off"],
+)
+@pytest.mark.parametrize("display", ["omitted", "summarized"])
+def test_anthropic_s_stream_leads_to_the_whole_message(text: str, display: str) -> None:
+    thinking = {"type": "adaptive", "display": display}
+    whole = messages(app_of(text), thinking=thinking).json()
+    content: list[dict[str, Any]] = []
+    pieces = ""
+    for event in map(json.loads, _data(messages(app_of(text), stream=True, thinking=thinking))):
+        if event["type"] == "content_block_start":
+            content.append(event["content_block"])
+            pieces = ""
+        elif event["type"] == "content_block_delta":
+            kind, delta = event["delta"].pop("type"), event["delta"]
+            pieces += delta.get("partial_json", "")
+            for name in delta.keys() - {"partial_json"}:
+                content[-1][name] = content[-1].get(name, "") + delta[name]
+            assert kind in ("text_delta", "thinking_delta", "signature_delta", "input_json_delta")
+        elif event["type"] == "content_block_stop" and content[-1]["type"] == "tool_use":
+            with suppress(ValueError):  # one that was cut off has no input in a whole message
+                content[-1]["input"] = json.loads(pieces)
+    for block in (*content, *whole["content"]):
+        block.pop("id", None)
+    assert content == whole["content"]
 
 
 def test_anthropic_streamed() -> None:

@@ -137,8 +137,8 @@ def _parameter(name: str) -> str:
     if own not in _kinds():
         settings = ["markdown", "stats", *_kinds()]
         close = difflib.get_close_matches(own, settings, n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
-        raise InvalidInput(f"unknown setting {name!r}: {meant}settings: {', '.join(settings)}")
+        hint = f"did you mean {close[0]}?" if close else f"settings: {', '.join(settings)}"
+        raise InvalidInput(f"unknown setting {name!r}: {hint}")
     return own
 
 

@@ -83,12 +83,14 @@ class Talk:
         Returns:
             Whether there is an answer, or a part of one.
         """
+        before = self.turns.copy()
         try:
             checked_text(question, "this message")
             self._make_room(question)
             self._answer(question)
             return True
         except InvalidInput as error:
+            self.turns = before
             say_error(error)
             say("(message not sent; /clear starts over)")
         except KeyboardInterrupt:
@@ -178,8 +180,9 @@ class Talk:
         say(f"(the context of {self.llm.card.context_size} tokens is full: {what} dropped)")
 
     def _say_how_full(self, completion: Completion) -> None:
-        size = self.llm.card.context_size
-        if completion.finish_reason == "length" and self.sampling.max_tokens is None:
+        size, limit = self.llm.card.context_size, self.sampling.max_tokens
+        is_at_limit = limit is not None and completion.usage.completion_tokens >= limit
+        if completion.finish_reason == "length" and not is_at_limit:
             say(f"(the answer was cut off: the context of {size} tokens is full)")
         elif self.turns.num_tokens > _NEARLY_FULL * size and not self._is_warned:
             self._is_warned = True

@@ -87,12 +87,20 @@ class AnthropicWriter(Writer):
 
     def whole(self, answers: Sequence[Delta]) -> MessageReply:
         (delta,) = answers
-        thought, said = delta.reasoning, delta.text
-        thinking = [ThinkingBlock(thinking=self._shown(thought))] if thought else []
-        called = self._calls.push_all(delta.parts).calls
-        calls = [ToolUseBlock(id=call.call_id, name=call.name, input=_input(call)) for call in called]
-        text = [TextBlock(text=said)] if said or not (thinking or calls) else []
-        return self._message([*thinking, *text, *calls], _ending(delta.output, self._calls), delta.output)
+        calls = iter(self._calls.push_all(delta.parts).calls)
+        blocks: list[Block] = []
+        for part in delta.parts:
+            match part:
+                case Reasoning():
+                    _add(blocks, ThinkingBlock(thinking=self._shown(part.text), signature=_SIGNATURE))
+                case Content():
+                    _add(blocks, TextBlock(text=part.text))
+                case CallBegin():
+                    call = next(calls)
+                    blocks.append(ToolUseBlock(id=call.call_id, name=call.name, input=_input(call)))
+                case _:
+                    pass
+        return self._message(blocks or [TextBlock(text="")], _ending(delta.output, self._calls), delta.output)
 
     def _begin(self, output: Output) -> list[MessageEvent]:
         return [MessageStart(self._message([], None, output)), Ping()]
@@ -176,6 +184,18 @@ def model_list(entries: Sequence[ModelEntry]) -> AnthropicModelList:
     """All of them; there is always one page."""
     data = [model_entry(entry) for entry in entries]
     return AnthropicModelList(data=data, first_id=data[0].id if data else None, last_id=data[-1].id if data else None)
+
+
+def _add(blocks: list[Block], block: TextBlock | ThinkingBlock) -> None:
+    """Adds a block; text goes on in the last block if that is of the same kind."""
+    last = blocks[-1] if blocks else None
+    match last, block:
+        case TextBlock(), TextBlock():
+            blocks[-1] = TextBlock(text=last.text + block.text)
+        case ThinkingBlock(), ThinkingBlock():
+            blocks[-1] = msgspec.structs.replace(last, thinking=last.thinking + block.thinking)
+        case _:
+            blocks.append(block)
 
 
 def _ending(output: Output, calls: ToolCalls) -> Ending:
