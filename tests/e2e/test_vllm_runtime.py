@@ -38,8 +38,8 @@ pytestmark = [
 @asynccontextmanager
 async def started(folder: Path, **settings: Any) -> AsyncGenerator[ExternalRuntime, None]:
     config = EngineConfig(model="tiny", model_path=str(folder), ctx_size=256, parallel=4, **settings)
-    args = "--enforce-eager --gpu-memory-utilization 0.2"
-    further = RuntimeConfig(vllm_path=PROGRAM or "", vllm_args=args, vllm_start_s=BOUND_S)
+    arguments = "--enforce-eager --gpu-memory-utilization 0.2"
+    further = RuntimeConfig(vllm_path=PROGRAM or "", vllm_args=arguments, vllm_start_s=BOUND_S)
     times = SupervisionConfig(heartbeat_timeout_s=BOUND_S, restart_wait_s=BOUND_S)
     runtime = vllm_runtime(config, further, supervision=times)
     try:
