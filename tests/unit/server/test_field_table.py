@@ -138,10 +138,11 @@ def test_ignored_field_inside_another_changes_nothing(name: str, outer: str, fie
 
 
 def test_nested_honoured_fields_are_those_of_a_wire_type():
-    """Whether they have their effect is tested where the objects are: `options`, `stream_options`, `reasoning`."""
+    """Whether they have their effect is tested where the objects are, such as `options`, `stoker` and `reasoning`."""
     assert {(outer, field) for _, outer, field in nested_rows(Honoured) if outer != "options"} == {
         ("stream_options", "include_usage"),
         ("stream_options", "continuous_usage_stats"),
+        ("stoker", "trace"),
         ("reasoning", "effort"),
         ("output_config", "effort"),
         ("output_config", "format"),
