@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stoker.cli.answer import write
 from stoker.cli.command import Command
-from stoker.cli.later import block_directory, model_cache
+from stoker.cli.later import block_place, model_cache
 from stoker.cli.options import ENGINE, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import print_table
@@ -29,21 +27,19 @@ _ID_LENGTH = 12
 @shared_options(_FOLDER)
 def list_(flags: Flags) -> None:
     """List the models with cached prefixes, and the disk space they use."""
-    directory = _directory(flags)
-    print_table(
-        ("ID", "MODEL", "BLOCKS", "SIZE", "LAST USED", "FORMAT"), [_row(directory, i) for i in directory.models()]
-    )
+    place = _place(flags)
+    print_table(("ID", "MODEL", "BLOCKS", "SIZE", "LAST USED", "FORMAT"), [_row(place, i) for i in place.models()])
 
 
 @cache.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(_FOLDER)
 def check(flags: Flags) -> None:
     """Read all cached blocks, remove damaged ones, and measure how fast the disk is read."""
-    directory = _directory(flags)
+    place = _place(flags)
     num_blocks = num_bytes = 0
     began = time.perf_counter()
-    for fingerprint in directory.models():
-        for entry, fault in directory.check(fingerprint):
+    for fingerprint in place.models():
+        for entry, fault in place.check(fingerprint):
             num_blocks, num_bytes = num_blocks + 1, num_bytes + entry.num_bytes
             if fault:
                 say(f"removed {entry.path}: {fault}")
@@ -60,39 +56,38 @@ def clear(
     ] = None,
 ) -> None:
     """Delete the cached prefixes of one model, or of all. A running server continues without them."""
-    directory = _directory(flags)
-    chosen = [
-        i for i in directory.models() if model is None or i.startswith(model) or directory.described(i).name == model
-    ]
+    place = _place(flags)
+    chosen = [i for i in place.models() if model is None or i.startswith(model) or place.described(i).name == model]
     if model is not None and not chosen:
         raise ConfigError(f"nothing is kept of {model!r}; see `stoker cache list`", key="model")
-    freed = sum(directory.clear(fingerprint) for fingerprint in chosen)
+    freed = sum(place.clear(fingerprint) for fingerprint in chosen)
     write(f"{_size(freed)} freed\n")
 
 
-def _directory(flags: Flags) -> block_directory.BlockDirectory:
+def _place(flags: Flags) -> block_place.BlockPlace:
     folder = flags.load().engine.kv_cache_dir or str(model_cache.kv_dir())
-    _check_folder(folder)
-    return block_directory.BlockDirectory(Path(folder))
+    place = block_place.open_place(folder)
+    _check_place(folder, place)
+    return place
 
 
-def _check_folder(folder: str) -> None:
+def _check_place(folder: str, place: block_place.BlockPlace) -> None:
     """Nothing is kept where nothing was ever written, which may be a slip of the keyboard.
 
     Raises:
         ConfigError: conversations can never be kept there, or not be seen.
     """
     try:
-        os.scandir(folder).close()
+        place.look()
     except FileNotFoundError:
         say(f"note: there is no folder {folder} yet")
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be read: {error.strerror}", key="kv_cache_dir") from error
+        raise ConfigError(f"{folder} cannot be read: {error.strerror or error}", key="kv_cache_dir") from error
 
 
-def _row(directory: block_directory.BlockDirectory, fingerprint: str) -> tuple[str, ...]:
-    blocks = list(directory.blocks(fingerprint))
-    model = directory.described(fingerprint)
+def _row(place: block_place.BlockPlace, fingerprint: str) -> tuple[str, ...]:
+    blocks = list(place.blocks(fingerprint))
+    model = place.described(fingerprint)
     used_at = max((block.used_at for block in blocks), default=0.0)
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(used_at)) if blocks else "-"
     size = _size(sum(block.num_bytes for block in blocks))
