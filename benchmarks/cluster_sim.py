@@ -2,9 +2,8 @@
 
     python benchmarks/cluster_sim.py --replicas 4 --fronts 2 --conversations 200
 
-Only the machines are made up: a replica computes steps, each with all running answers and a part of one prompt, and
-keeps the newest blocks in a cache of bounded size. Policies are compared on the same arrivals. The figures say nothing
-about the absolute latency of any machine.
+Only the machines are made up (`cluster_machines.py`). Policies are compared on the same arrivals. The figures say
+nothing about the latency of any machine; `cluster_check.py` compares the simulator with replicas of known speed.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from __future__ import annotations
 import argparse
 import heapq
 import random
-from collections import OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from stoker.core.blocks import BLOCK_ENTRIES
-from stoker.engine.blocks_held import POOL, RemovedBlocks, StoredBlocks
+from cluster_machines import Machine, Replica, Request, numbers_of
+
 from stoker.engine.protocol import Accepted
 from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime.block_follower import LOOK_S
@@ -33,124 +32,8 @@ _BEAT_S = 1.0
 _USUAL_ANSWER = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a replica can do."""
-
-    parallel: int = 8
-    prompt_tokens_per_s: float = 600.0
-    step_s: float = 0.02
-    """Of a step with one running answer."""
-    step_per_answer_s: float = 0.002
-    """What each further one adds."""
-    chunk_tokens: int = 128
-    """Of a prompt, in one step."""
-    cache_tokens: int = 60_000
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One turn of a conversation."""
-
-    arrives_s: float
-    beginning: Beginning
-    answer_tokens: int
-    after: tuple[bytes, ...] = ()
-    """The keys of the conversation with its answer, which the next turn begins with."""
-    front: int = 0
-    replica: int = -1
-    cached: int = 0
-    prompt_left: int = 0
-    answer_left: int = 0
-    first_token_s: float = -1.0
-    done_s: float = -1.0
-
-
-@dataclass(slots=True)
-class Replica:
-    """Steps, a queue, and a cache."""
-
-    machine: Machine
-    waiting: deque[Request] = field(default_factory=deque[Request])
-    running: list[Request] = field(default_factory=list[Request])
-    cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
-    is_stepping: bool = False
-    said: set[bytes] = field(default_factory=set[bytes])
-    """The blocks of the cache that it has told the fronts."""
-    num_said: int = 0
-    computed_tokens: int = 0
-    ended: list[Request] = field(default_factory=list[Request])
-
-    def begin_step(self) -> float:
-        """Admits the requests for which there is room, and returns how long the step takes."""
-        while self.waiting and len(self.running) < self.machine.parallel:
-            request = self.waiting.popleft()
-            request.cached = self._found(request.beginning)
-            request.prompt_left = request.beginning.num_tokens - request.cached
-            self.running.append(request)
-        prompt = next((request for request in self.running if request.prompt_left), None)
-        chunk = 0 if prompt is None else min(self.machine.chunk_tokens, prompt.prompt_left)
-        answers = sum(not request.prompt_left for request in self.running)
-        step_s = chunk / self.machine.prompt_tokens_per_s
-        return step_s + (self.machine.step_s + self.machine.step_per_answer_s * (answers - 1) if answers else 0.0)
-
-    def end_step(self, now: float) -> None:
-        """What the step has computed."""
-        prompts = [request for request in self.running if request.prompt_left]
-        for request in self.running:
-            if not request.prompt_left:
-                request.answer_left -= 1
-                self.computed_tokens += 1
-        if prompts:
-            chunk = min(self.machine.chunk_tokens, prompts[0].prompt_left)
-            prompts[0].prompt_left -= chunk
-            self.computed_tokens += chunk
-            if not prompts[0].prompt_left:
-                prompts[0].first_token_s = now
-        for request in [request for request in self.running if not request.prompt_left and request.answer_left <= 0]:
-            request.done_s = now
-            self.running.remove(request)
-            self.ended.append(request)
-            self._keep(request.after or request.beginning.keys)
-
-    def say(self) -> BlocksHeld:
-        """What has changed in its cache since it was asked last."""
-        now, before, self.num_said = set(self.cache), self.said, self.num_said + 1
-        self.said = now
-        stored = [StoredBlocks(POOL, [number for key in now - before for number in _numbers(key)])]
-        removed = [RemovedBlocks(POOL, [number for key in before - now for number in _numbers(key)])]
-        is_whole = self.num_said == 1
-        return BlocksHeld(
-            "", "it", self.num_said, is_whole=is_whole, stored=stored, removed=[] if is_whole else removed
-        )
-
-    def _found(self, beginning: Beginning) -> int:
-        count = 0
-        for key in beginning.keys:
-            if key not in self.cache:
-                break
-            self.cache.move_to_end(key)
-            count += 1
-        return min(count * BLOCK_TOKENS, beginning.num_tokens - 1)
-
-    def _keep(self, keys: Sequence[bytes]) -> None:
-        for key in reversed(keys):
-            self.cache[key] = None
-            self.cache.move_to_end(key)
-        while len(self.cache) * BLOCK_TOKENS > self.machine.cache_tokens:
-            self.cache.popitem(last=False)
-
-
-_BLOCKS = BLOCK_TOKENS // BLOCK_ENTRIES
-"""Blocks of KV in a block of text."""
-
-
-def _numbers(key: bytes) -> list[int]:
-    return [hash((key, part)) for part in range(_BLOCKS)]
-
-
 def _accepted(beginning: Beginning) -> Accepted:
-    blocks = [number for key in beginning.keys for number in _numbers(key)]
+    blocks = [number for key in beginning.keys for number in numbers_of(key)]
     return Accepted("", beginning.num_tokens, blocks=blocks)
 
 
@@ -165,6 +48,12 @@ class Front:
         self._num_sent = [0] * num_replicas
         self.others = [0] * num_replicas
         self._turn = seed
+        self._busy_until = 0.0
+
+    def pass_on(self, cpu_s: float, now: float) -> float:
+        """Spends CPU time after all that came before; returns when that is done."""
+        self._busy_until = max(now, self._busy_until) + cpu_s
+        return self._busy_until
 
     def num_open(self, replica: int) -> int:
         """Requests of this front that have not ended there."""
@@ -243,6 +132,7 @@ class Figures:
     busiest_to_idlest: float
     """By the tokens that they computed."""
     computed_tokens: int
+    answer_tokens: int
 
 
 def simulate(
@@ -271,6 +161,7 @@ class _Simulation:
         self.replicas = [Replica(machine) for _ in range(num_replicas)]
         self._machine = machine
         self._requests = requests
+        self._num_left = len(requests)
         self._now = 0.0
         self._says = policy == "stoker"
         self._fronts = [Front(policy, num_replicas, seed, lambda: self._now) for seed in range(num_fronts)]
@@ -300,6 +191,7 @@ class _Simulation:
         for number, front in enumerate(self._fronts):
             if number != request.front:
                 self._at(now + _HEARS_S, lambda _, front=front: front.hear(request))
+        self._fronts[request.front].pass_on(self._machine.front_s_per_request, now)
         self._step(replica, now)
 
     def _step(self, replica: Replica, now: float) -> None:
@@ -309,26 +201,34 @@ class _Simulation:
 
     def _finish(self, replica: Replica, now: float) -> None:
         replica.is_stepping = False
-        replica.end_step(now)
+        passing = Counter(request.front for request in replica.end_step())
+        spent_s = self._machine.front_s_per_token
+        arrives = {number: self._fronts[number].pass_on(count * spent_s, now) for number, count in passing.items()}
+        while replica.begun:
+            request = replica.begun.pop()
+            request.first_token_s = arrives[request.front]
         while replica.ended:
             request = replica.ended.pop()
+            request.done_s = arrives[request.front]
+            self._num_left -= 1
             self._fronts[request.front].end(request)
         self._step(replica, now)
 
     def _look(self, now: float) -> None:
         for number, replica in enumerate(self.replicas):
-            if not replica.num_said or replica.said != set(replica.cache):
+            if replica.has_news:
                 said = replica.say()
                 for front in self._fronts:
                     self._at(now + _HEARS_S, lambda _, f=front, n=number, s=said: f.take(n, s))
-        if any(request.done_s < 0 for request in self._requests):
+        if self._num_left:
             self._at(now + LOOK_S, self._look)
 
     def _beat(self, now: float) -> None:
-        for front in self._fronts:
-            for number in range(len(self.replicas)):
-                front.others[number] = sum(other.num_open(number) for other in self._fronts if other is not front)
-        if any(request.done_s < 0 for request in self._requests):
+        for number in range(len(self.replicas)):
+            mine = [front.num_open(number) for front in self._fronts]
+            for front, own in zip(self._fronts, mine, strict=True):
+                front.others[number] = sum(mine) - own
+        if self._num_left:
             self._at(now + _BEAT_S, self._beat)
 
 
@@ -343,6 +243,7 @@ def _figures(policy: str, requests: Sequence[Request], replicas: Sequence[Replic
         wall_s=max(request.done_s for request in requests),
         busiest_to_idlest=max(computed) / max(1, min(computed)),
         computed_tokens=sum(computed),
+        answer_tokens=sum(request.answer_tokens for request in requests),
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -23,6 +25,10 @@ needs_ray = pytest.mark.skipif(
 WAIT_S = 60
 PATIENCE_S = 300.0
 """Bound of whatever Ray does by itself; processes start for minutes on a busy machine."""
+LIMIT_S = 1800
+"""Bound of a test in which Ray starts, and does several such things."""
+LONG_SCRIPT = ["short", {"when": "long", "text": "word " * 40_000}]
+"""The longer answer fills every buffer on its way many times over, so it has not ended before it is read."""
 
 
 @contextmanager
@@ -43,10 +49,15 @@ def cluster(*arguments: str, log: Path, **environ: str) -> Generator[Server]:
 
 def actors(server: Server, kind: str) -> list[Process]:
     """The processes of Serve's replicas of a deployment, such as `engine` or `front`."""
+    return _below(server, "ray::Serve", f":{kind}")
+
+
+def _below(server: Server, name: str, part: str) -> list[Process]:
+    """Processes of the server's cluster whose name begins so, and whose command line has this part."""
     found: list[Process] = []
     for child in Process(server.pid).children(recursive=True):
         try:
-            if child.name().startswith("ray::Serve") and f":{kind}" in " ".join(child.cmdline()):
+            if child.name().startswith(name) and part in " ".join(child.cmdline()):
                 found.append(child)
         except NoSuchProcess:
             continue
@@ -59,10 +70,82 @@ def engine_of(actor: Process) -> Process:
     return engine
 
 
+def controllers(server: Server) -> list[Process]:
+    """The process of Serve's controller, which starts, counts and updates replicas; none or one."""
+    return _below(server, "ray::ServeContr", "")
+
+
+class LongAnswer:
+    """The longer answer of `LONG_SCRIPT`, read in the background: slowly until `read_on`, then as fast as it comes."""
+
+    def __init__(self, url: str) -> None:
+        self._url = f"{url}/v1/completions"
+        self._is_wanted = True
+        self._may_read_on, self._has_begun = threading.Event(), threading.Event()
+        self.last = ""
+        """The last line so far."""
+        self.is_cut = False
+        """The connection broke."""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        assert self._has_begun.wait(WAIT_S)
+
+    def _read(self) -> None:
+        body = {"prompt": "a long one", "max_tokens": 200_000, "stream": True}
+        try:
+            with httpx.stream("POST", self._url, json=body, trust_env=False, timeout=PATIENCE_S) as reply:
+                for line in filter(None, reply.iter_lines()):
+                    self.last = line
+                    self._has_begun.set()
+                    if not self._is_wanted:
+                        return
+                    self._may_read_on.wait(0.05)
+        except httpx.TransportError:
+            self.is_cut = True
+
+    @property
+    def has_ended(self) -> bool:
+        """In whatever way."""
+        return not self._thread.is_alive()
+
+    @property
+    def error(self) -> str | None:
+        """The code of the event that ended it early."""
+        if not self.has_ended or '"error"' not in self.last:
+            return None
+        return json.loads(self.last.removeprefix("data: "))["error"]["code"]
+
+    def read_on(self) -> None:
+        """As fast as it comes."""
+        self._may_read_on.set()
+
+    def end(self) -> str:
+        """Reads all of it; returns the last line."""
+        self.read_on()
+        self._thread.join(PATIENCE_S)
+        assert self.has_ended
+        return self.last
+
+    def leave(self) -> None:
+        """As a client that has read enough."""
+        self._is_wanted = False
+        self.end()
+
+
 def ask(url: str, prompt: str, max_tokens: int = 8, **more: Any) -> httpx.Response:
     """A completion."""
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
     return httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=WAIT_S)
+
+
+def replicas(url: str) -> list[dict[str, Any]]:
+    """The replicas of the first model, as `/health` lists them."""
+    return httpx.get(f"{url}/health", trust_env=False, timeout=WAIT_S).json()["models"][0].get("replicas", [])
+
+
+def num_ready(url: str) -> int:
+    """How many of them can be asked."""
+    return sum(replica["state"] == "ready" for replica in replicas(url))
 
 
 def until(is_true: Callable[[], bool]) -> None:

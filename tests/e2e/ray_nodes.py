@@ -4,10 +4,13 @@
     this machine   10.213.N.1 ── bridge ──┬── 10.213.N.2   namespace of node 2        detached from the bridge, a node
                                           └── 10.213.N.3   namespace of node 3        is silent: nothing is refused
 ```
+
+The cables may be slow and lose frames (`slow_link`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -22,6 +25,9 @@ import pytest
 from psutil import NoSuchProcess, Process
 
 from stoker.cluster.config import ENVIRONMENT
+from tests.e2e.clusters import LONG_SCRIPT, num_ready, until
+from tests.e2e.conftest import Server, serving
+from tests.e2e.slow_link import Quality, SlowLink
 from tests.ports import free_port
 
 START_S = 120.0
@@ -128,7 +134,12 @@ def _alive(processes: list[Process]) -> list[Process]:
 class Nodes:
     """The head, which runs no engine, and the others. To be used as `with nodes(...)`."""
 
-    def __init__(self, folder: Path, scratch: str, stack: ExitStack, count: int) -> None:
+    def __init__(
+        self, folder: Path, scratch: str, stack: ExitStack, count: int, quality: Quality | None = None
+    ) -> None:
+        self._quality = quality
+        self.cables: list[SlowLink] = []
+        """One for each node, if they are slow."""
         self._folder = folder
         self._net = f"10.213.{os.getpid() % 200 + 20}"
         self._name = f"stk{os.getpid() % 10**6}"
@@ -186,7 +197,12 @@ class Nodes:
         space, link = f"{self._name}n{number}", f"{self._name}v{number}"
         _run_ip("netns", "add", space)
         self._stack.callback(_run_ip, "netns", "del", space)
-        _run_ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
+        if self._quality is None:
+            _run_ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
+        else:
+            self.cables.append(SlowLink(link, f"{link}p", self._quality, seed=number))
+            self._stack.callback(self.cables[-1].close)
+            _run_ip("link", "set", f"{link}p", "netns", space, "name", "eth0")
         _run_ip("link", "set", link, "master", self._name, "up")
         _run_ip("-n", space, "address", "add", f"{self._net}.{number}/24", "dev", "eth0")
         _run_ip("-n", space, "link", "set", "eth0", "up")
@@ -208,9 +224,33 @@ def scratch_folder() -> Generator[str]:
 
 
 @contextmanager
-def nodes(folder: Path, count: int = 2) -> Generator[Nodes]:
-    """A head and `count` nodes with one CPU each; all of it is gone afterwards."""
+def nodes(folder: Path, count: int = 2, quality: Quality | None = None) -> Generator[Nodes]:
+    """A head and `count` nodes with one CPU each; all of it is gone afterwards.
+
+    Args:
+        quality: of the cables to the nodes; None = as good as this machine is.
+    """
     with scratch_folder() as scratch, ExitStack() as stack:
-        cluster = Nodes(folder, scratch, stack, count)
+        cluster = Nodes(folder, scratch, stack, count, quality)
         cluster.start()
         yield cluster
+
+
+@contextmanager
+def served_by(cluster: Nodes, folder: Path) -> Generator[Server]:
+    """`stoker cluster serve`, which joins the cluster, with two replicas that are ready."""
+    script = folder / "script.json"
+    script.write_text(json.dumps(LONG_SCRIPT))
+    arguments = ["scripted", "--script", str(script), "--address", cluster.address, "--kv-type", "f16"]
+    arguments += ["--replicas", "2", "--threads", "1", "--allow-unauthenticated"]
+    log = folder / "log"
+    with serving(
+        *arguments, log=log, command=("cluster", "serve"), environ=joining(cluster), host="0.0.0.0"
+    ) as running:
+        until(lambda: num_ready(running.url) == 2)
+        yield running
+
+
+def joining(cluster: Nodes) -> dict[str, str]:
+    """The environment of a command that joins the cluster."""
+    return {name: cluster.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_TMPDIR")}

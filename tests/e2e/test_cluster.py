@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.e2e.clusters import WAIT_S, ask, cluster, needs_ray
+from tests.e2e.clusters import LIMIT_S, WAIT_S, actors, ask, cluster, engine_of, needs_ray
 from tests.e2e.conftest import Server, serving
 from tests.waiting import BOUND_S, wait_until
 
-pytestmark = [needs_ray, pytest.mark.slow]
+pytestmark = [needs_ray, pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 KEY = "sk-test"
 SCRIPT = ["Hello from the script, with some words.", {"when": "long", "text": "word " * 4000}]
@@ -58,10 +59,17 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the replicas of `two` share KV."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def two(script: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two replicas, which need a key."""
     log = tmp_path_factory.mktemp("cluster") / "log"
     arguments = ("scripted", "--script", str(script), "--replicas", "2", "--threads", "1", "--api-key", KEY)
+    arguments += ("--kv-dir", str(shared))
     with cluster(*arguments, log=log) as server:
         wait_until(lambda: num_ready(server) == 2)
         yield server
@@ -119,15 +127,23 @@ def test_key_is_asked_for(two: Server) -> None:
     assert send(two, "POST", "/v1/chat/completions", CHAT, key="sk-wrong").status_code == 401
 
 
-def test_client_that_leaves_frees_its_place(two: Server) -> None:
+def test_clients_that_leave_at_any_moment_free_their_places(two: Server) -> None:
     body = {"prompt": "long", "max_tokens": 20_000, "ignore_eos": True, "stream": True}
-    for _ in range(8):
-        headers = {"Authorization": f"Bearer {KEY}"}
+    headers = {"Authorization": f"Bearer {KEY}"}
+
+    def leave_after(num_lines: int) -> None:
         with httpx.stream(
             "POST", f"{two.url}/v1/completions", json=body, headers=headers, trust_env=False, timeout=WAIT_S
         ) as reply:
-            assert next(reply.iter_lines()).startswith("data: ")
+            assert reply.status_code in (200, 429)
+            for _ in zip(range(num_lines), reply.iter_lines(), strict=False):
+                pass
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(leave_after, [0, 1, 2, 5, 20] * 200))
     wait_until(lambda: num_running(two) == 0)
+    assert num_ready(two) == 2
+    assert all(replica["num_restarts"] == 0 for replica in replicas(two))
 
 
 def test_metrics_name_replicas_and_nodes(two: Server) -> None:
@@ -154,6 +170,21 @@ def test_prefix_is_found_again_where_it_was_computed(two: Server) -> None:
         for stem in stems
     ]
     assert all(count >= 700 for count in cached), cached
+
+
+def test_what_a_replica_computed_is_found_in_the_folder_by_those_that_come_later(two: Server, shared: Path) -> None:
+    stem, num_before = "folder " * 200, len([*shared.rglob("*.kv")])
+    assert ask_with_key(two, prompt=stem).status_code == 200
+    wait_until(lambda: len([*shared.rglob("*.kv")]) >= num_before + 40)
+    for replica in actors(two, "engine"):
+        wait_until(lambda: num_ready(two) == 2)
+        engine = engine_of(replica)
+        engine.kill()
+        wait_until(lambda engine=engine: not engine.is_running())
+        reply = ask_with_key(two, prompt=stem + "more").json()
+        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= 700
+    text = send(two, "GET", "/metrics").text
+    assert sum(map(float, re.findall(r'^stoker_prefix_hits_tokens_total\{.*tier="disk"\} ([0-9.]+)$', text, re.M))) > 0
 
 
 def test_nothing_is_left_when_it_has_stopped(script: Path, tmp_path: Path) -> None:

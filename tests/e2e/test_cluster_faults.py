@@ -4,93 +4,46 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.e2e.clusters import WAIT_S, actors, ask, cluster, engine_of, needs_ray
+from tests.e2e.clusters import (
+    LIMIT_S,
+    LONG_SCRIPT,
+    WAIT_S,
+    LongAnswer,
+    actors,
+    ask,
+    cluster,
+    controllers,
+    engine_of,
+    needs_ray,
+    num_ready,
+    replicas,
+    until,
+)
 from tests.e2e.conftest import Server
 
-pytestmark = [needs_ray, pytest.mark.slow]
-
-LONG = {"prompt": "a long one", "max_tokens": 30_000, "stream": True}
+pytestmark = [needs_ray, pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("faults")
     script = folder / "script.json"
-    script.write_text(json.dumps(["short", {"when": "long", "text": "word " * 6000}]))
+    script.write_text(json.dumps(LONG_SCRIPT))
     arguments = ("scripted", "--script", str(script), "--replicas", "2", "--fronts", "2", "--threads", "1")
     with cluster(*arguments, log=folder / "log") as running:
         whole(running)
         yield running
 
 
-def model(server: Server) -> dict[str, Any]:
-    reply = httpx.get(f"{server.url}/health", trust_env=False, timeout=WAIT_S)
-    return reply.json()["models"][0]
-
-
 def whole(server: Server) -> None:
     """Two replicas are ready. Serve starts processes for minutes on a busy machine."""
-    patiently(lambda: sum(each["state"] == "ready" for each in model(server).get("replicas", [])) == 2)
-
-
-def patiently(is_true: Any) -> None:
-    deadline = time.monotonic() + 3 * WAIT_S
-    while True:
-        try:
-            if is_true():
-                return
-        except (httpx.TransportError, KeyError, ValueError):
-            pass  # a front is being replaced
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-class Stream:
-    """A long answer that is read in the background until it ends in whatever way."""
-
-    def __init__(self, server: Server) -> None:
-        self._url = server.url
-        self.has_begun = threading.Event()
-        self.has_ended = threading.Event()
-        self.lines: list[str] = []
-        self.is_cut = False
-        self._is_wanted = True
-        threading.Thread(target=self._read, daemon=True).start()
-        assert self.has_begun.wait(WAIT_S)
-
-    def _read(self) -> None:
-        try:
-            with httpx.stream(
-                "POST", f"{self._url}/v1/completions", json=LONG, trust_env=False, timeout=WAIT_S
-            ) as reply:
-                for line in reply.iter_lines():
-                    self.lines.append(line)
-                    self.has_begun.set()
-                    if not self._is_wanted:
-                        break
-        except httpx.TransportError:
-            self.is_cut = True
-        self.has_ended.set()
-
-    def leave(self) -> None:
-        """As a client that has read enough."""
-        self._is_wanted = False
-        assert self.has_ended.wait(WAIT_S)
-
-    @property
-    def error(self) -> str | None:
-        """The code of the event that ended it early."""
-        found = [line for line in self.lines if '"error"' in line]
-        return json.loads(found[-1].removeprefix("data: "))["error"]["code"] if found else None
+    until(lambda: num_ready(server.url) == 2)
 
 
 def counted(server: Server) -> dict[str, float]:
@@ -103,45 +56,76 @@ def counted(server: Server) -> dict[str, float]:
 
 
 def test_any_front_tells_what_all_have_counted(server: Server) -> None:
-    patiently(lambda: len(actors(server, "front")) == 2)
+    until(lambda: len(actors(server, "front")) == 2)
     for number in range(12):
         assert ask(server.url, f"short {number}").status_code == 200
-    patiently(lambda: sum(counted(server).values()) == 12)
+    until(lambda: sum(counted(server).values()) == 12)
 
 
-def test_engine_that_is_killed_is_replaced_by_its_replica(server: Server) -> None:
-    streams = [Stream(server) for _ in range(4)]
-    engine_of(actors(server, "engine")[0]).kill()
+def others_are_answered(server: Server) -> None:
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda number: ask(server.url, f"short {number}"), range(16)))
     assert [reply.status_code for reply in replies] == [200] * 16
-    patiently(lambda: any(stream.has_ended.is_set() for stream in streams))
-    ended = [stream.error for stream in streams if stream.error]
-    assert set(ended) == {"engine_crashed"}
+
+
+def half_is_lost(streams: list[LongAnswer]) -> None:
+    """Those of one engine of two end with an error event, and the others go on."""
     for stream in streams:
-        stream.leave()
-    whole(server)
-
-
-def test_streams_of_a_replica_that_is_killed_end_with_an_error_and_others_are_answered(server: Server) -> None:
-    streams = [Stream(server) for _ in range(4)]
-    actors(server, "engine")[0].kill()
-    with ThreadPoolExecutor(8) as pool:
-        replies = list(pool.map(lambda number: ask(server.url, f"short {number}"), range(16)))
-    assert [reply.status_code for reply in replies] == [200] * 16
-    patiently(lambda: any(stream.error == "engine_crashed" for stream in streams))
+        stream.read_on()
+    until(lambda: sum(stream.error == "engine_crashed" for stream in streams) == 2)
     assert not any(stream.is_cut for stream in streams)
     for stream in streams:
         stream.leave()
+    assert sum(stream.error == "engine_crashed" for stream in streams) == 2
+
+
+def test_engine_that_is_killed_is_replaced_by_its_replica(server: Server) -> None:
+    streams = [LongAnswer(server.url) for _ in range(4)]
+    replica = actors(server, "engine")[0]
+    engine_of(replica).kill()
+    others_are_answered(server)
+    half_is_lost(streams)
     whole(server)
+    assert replica in actors(server, "engine")
+
+
+def test_streams_of_a_replica_that_is_killed_end_with_an_error_and_others_are_answered(server: Server) -> None:
+    streams = [LongAnswer(server.url) for _ in range(4)]
+    actors(server, "engine")[0].kill()
+    others_are_answered(server)
+    half_is_lost(streams)
+    whole(server)
+
+
+def test_replica_that_falls_silent_is_given_up_and_replaced(server: Server) -> None:
+    streams = [LongAnswer(server.url) for _ in range(4)]
+    frozen = actors(server, "engine")[0]
+    frozen.suspend()  # its connections stay open, and nothing comes
+    others_are_answered(server)
+    half_is_lost(streams)
+    until(lambda: len(actors(server, "engine")) == 2 and frozen not in actors(server, "engine"))
+    whole(server)
+
+
+def test_answers_go_on_without_the_controller_which_comes_back(server: Server) -> None:
+    stream = LongAnswer(server.url)
+    (before,) = controllers(server)
+    before.kill()
+    others_are_answered(server)
+    until(lambda: len(controllers(server)) == 1 and before not in controllers(server))
+    others_are_answered(server)
+    stream.read_on()
+    actors(server, "engine")[0].kill()  # the new controller replaces it
+    whole(server)
+    stream.leave()
 
 
 def test_front_that_is_killed_cuts_its_streams_and_the_other_one_answers(server: Server) -> None:
-    patiently(lambda: len(actors(server, "front")) == 2)
-    stream = Stream(server)
+    until(lambda: len(actors(server, "front")) == 2)
+    stream = LongAnswer(server.url)
     actors(server, "front")[0].kill()  # which of the two has the stream is not told
-    patiently(lambda: ask(server.url, "short").status_code == 200)
+    until(lambda: ask(server.url, "short").status_code == 200)
     stream.leave()
-    patiently(lambda: len(actors(server, "front")) == 2)
+    until(lambda: len(actors(server, "front")) == 2)
     whole(server)
-    patiently(lambda: all(each.get("num_running", 0) == 0 for each in model(server)["replicas"]))
+    until(lambda: all(each.get("num_running", 0) == 0 for each in replicas(server.url)))

@@ -15,7 +15,18 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.clusters import PATIENCE_S, WAIT_S, ask, cluster, needs_ray, until
+from tests.e2e.clusters import (
+    LIMIT_S,
+    LONG_SCRIPT,
+    PATIENCE_S,
+    WAIT_S,
+    LongAnswer,
+    ask,
+    cluster,
+    needs_ray,
+    num_ready,
+    until,
+)
 from tests.e2e.ray_nodes import Node, environment, scratch_folder
 from tests.ports import free_port
 
@@ -23,15 +34,14 @@ pytestmark = [
     needs_ray,
     pytest.mark.skipif("STOKER_TEST_NODES" not in os.environ, reason="takes minutes: make test-cluster"),
     pytest.mark.slow,
+    pytest.mark.timeout(LIMIT_S),
 ]
-
-SCRIPT = ["short", {"when": "long", "text": "word " * 40_000}]
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "script.json"
-    path.write_text(json.dumps(SCRIPT))
+    path.write_text(json.dumps(LONG_SCRIPT))
     return path
 
 
@@ -79,39 +89,6 @@ class Head:
         return found.stdout
 
 
-class LongAnswer:
-    """A long answer, of which little is read until `read_on`."""
-
-    def __init__(self, url: str) -> None:
-        self._url = f"{url}/v1/completions"
-        self._may_read_on, self._has_begun = threading.Event(), threading.Event()
-        self._is_wanted = True
-        self._last = ""
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-        assert self._has_begun.wait(WAIT_S)
-
-    def _read(self) -> None:
-        body = {"prompt": "a long one", "max_tokens": 200_000, "stream": True}
-        with httpx.stream("POST", self._url, json=body, trust_env=False, timeout=PATIENCE_S) as reply:
-            for line in filter(None, reply.iter_lines()):
-                self._last = line
-                self._has_begun.set()
-                if not self._is_wanted:
-                    return
-                self._may_read_on.wait(0.05)
-
-    def end(self) -> str:
-        """The last line."""
-        self._may_read_on.set()
-        self._thread.join(PATIENCE_S)
-        return self._last
-
-    def leave(self) -> None:
-        self._is_wanted = False
-        self.end()
-
-
 @contextmanager
 def asked_all_the_time(url: str) -> Generator[None]:
     """Short requests one after another; in the end none has failed."""
@@ -119,7 +96,11 @@ def asked_all_the_time(url: str) -> Generator[None]:
 
     def run() -> None:
         while not stop.is_set():
-            reply = ask(url, "short")
+            try:
+                reply = ask(url, "short")
+            except httpx.TransportError as error:
+                failures.append(repr(error))
+                continue
             if reply.status_code != 200:
                 failures.append(reply.text)
 
@@ -137,11 +118,6 @@ def asked_all_the_time(url: str) -> Generator[None]:
 
 def get(url: str) -> Any:
     return httpx.get(url, trust_env=False, timeout=WAIT_S).json()
-
-
-def num_ready(url: str) -> int:
-    replicas = get(f"{url}/health")["models"][0]["replicas"]
-    return sum(replica["state"] == "ready" for replica in replicas)
 
 
 def test_update_loses_no_request_and_a_long_answer_survives(head: Head, script: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import cluster_plan
 import pytest
+from cluster_machines import Machine, Replica, Request
+from cluster_sim import POLICIES, Figures, agents, simulate
 
-from benchmarks.cluster_sim import POLICIES, Figures, Machine, Request, agents, simulate
 from stoker.runtime.routing import Beginning
 
 
@@ -26,6 +28,7 @@ def test_every_token_is_computed_or_found(policy: str) -> None:
 def test_four_replicas_find_nearly_what_one_server_finds(num_fronts: int) -> None:
     one = played("stoker", num_replicas=1)[0].cached_part
     assert played("stoker", num_fronts)[0].cached_part >= 0.95 * one
+    assert played("by sent text", num_fronts)[0].cached_part >= 0.85 * one
     assert played("least work", num_fronts)[0].cached_part < 0.85 * one
 
 
@@ -54,3 +57,49 @@ def test_prefix_with_all_the_traffic_is_spread() -> None:
     found = simulate(requests, "stoker", num_replicas=4, num_fronts=2, machine=Machine(parallel=4))
     assert found.busiest_to_idlest <= 1.5
     assert found.cached_part > 0.9
+
+
+def test_front_with_more_tokens_than_it_can_pass_on_delays_them() -> None:
+    slow = Machine(front_s_per_token=0.02, front_s_per_request=0.01)
+    found = {
+        num_fronts: simulate(
+            agents(conversations=40, turns=3, rate=1.0, seed=1),
+            "stoker",
+            num_replicas=4,
+            num_fronts=num_fronts,
+            machine=slow,
+        )
+        for num_fronts in (1, 16)
+    }
+    free = simulate(agents(conversations=40, turns=3, rate=1.0, seed=1), "stoker", num_replicas=4, num_fronts=1)
+    assert found[1].ttft_p95_s > 5 * free.ttft_p95_s
+    assert found[1].ttft_p95_s > 3 * found[16].ttft_p95_s
+
+
+def test_fewest_replicas_for_a_service_level() -> None:
+    assert [cluster_plan.smallest(lambda count, least=least: count >= least) for least in (1, 2, 3, 37)] == [
+        1,
+        2,
+        3,
+        37,
+    ]
+
+    def ttft_s(count: int) -> float:
+        return cluster_plan.played("stoker", count, 1, rate=1.0, seed=0, machine=Machine()).ttft_p95_s
+
+    needed = cluster_plan.smallest(lambda count: ttft_s(count) <= 2.0)
+    assert ttft_s(needed) <= 2.0 < ttft_s(needed - 1)
+
+
+def test_step_computes_prompts_first_come_first_served_and_a_token_of_each_answer() -> None:
+    replica = Replica(Machine(chunk_tokens=100, prompt_tokens_per_s=100.0, step_s=0.5, step_per_answer_s=0.25))
+    first, second = (Request(0.0, Beginning((), count), 2) for count in (70, 80))
+    for request in (first, second):
+        request.prompt_left, request.answer_left = request.beginning.num_tokens, request.answer_tokens
+    replica.waiting.extend((first, second))
+    assert replica.begin_step() == 1.0 + 0.5, "a hundred tokens of prompts, and the first token of one"
+    assert replica.end_step() == [first]
+    assert (first.prompt_left, second.prompt_left, first.answer_left) == (0, 50, 1)
+    assert replica.begin_step() == 0.5 + 0.5 + 0.25
+    assert replica.end_step() == [first, second]
+    assert replica.ended == [first]

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
@@ -33,6 +35,8 @@ from stoker.core.tiers import KVBytes
 
 _TICK_NS = 2 * 10**9
 """Resolution of the coarsest clock among file systems in use."""
+_SKEW_NS = 3600 * 10**9
+"""Difference between the clocks of two machines that is not expected: an older change is old for certain."""
 _NONE: Mapping[bytes, int] = {}
 _TMP_AGE_S = 3600.0
 """A temporary file this old was left by a killed process."""
@@ -73,13 +77,56 @@ class BlockDirectory:
 
     Args:
         root: the folder that the user chose.
+        clock: nanoseconds; only differences count.
     """
 
-    def __init__(self, root: Path) -> None:
+    search_s = 1.0
+
+    def __init__(self, root: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.folder = root / "kv"
+        self._clock = clock
+        self._seen: dict[bytes, tuple[int, int]] = {}
+        """For each model the time of the last change of its folder, and since when that is known here."""
         self.arena = Arena()
         """Memory for blocks that are read; other blocks may share it."""
         self._files = BlockFiles(self.arena)
+
+    def notes(self, own: Path) -> Path:
+        """See `BlockPlace`."""
+        return self.folder / "weights.json"
+
+    def free_bytes(self) -> int:
+        """Space that is free on the disk; without end, if that cannot be determined: writing will show it."""
+        existing = next((path for path in (self.folder, *self.folder.parents) if os.path.exists(path)), self.folder)
+        try:
+            return shutil.disk_usage(existing).free
+        except OSError:
+            return sys.maxsize
+
+    def prepare(self) -> None:
+        """Makes the user's folder, and checks that files in it can be renamed. Mounts of object stores often refuse it.
+
+        Raises:
+            OSError: blocks cannot be kept there; the text says why.
+        """
+        os.makedirs(self.folder.parent, exist_ok=True)
+        temporary = f"{self.folder.parent}/{os.urandom(8).hex()}.tmp"
+        create(temporary).close()
+        try:
+            os.replace(temporary, f"{temporary}2")
+        except OSError as error:
+            os.unlink(temporary)
+            message = f"files cannot be renamed there ({error.strerror}). Name an object store by its URL: s3://BUCKET"
+            raise OSError(error.errno, message) from error
+        os.unlink(f"{temporary}2")
+
+    def look(self) -> None:
+        """Checks that the user's folder can be read.
+
+        Raises:
+            OSError: it is not there, or cannot be read.
+        """
+        os.scandir(self.folder.parent).close()
 
     def write(self, fingerprint: bytes, key: bytes, state: KVBytes) -> int:
         """Writes a block; a reader sees all of it or nothing. Returns the size of the file.
@@ -103,6 +150,9 @@ class BlockDirectory:
                 os.unlink(temporary)
             raise
         return num_bytes
+
+    def begin(self, fingerprint: bytes, keys: Sequence[bytes]) -> None:
+        """Does nothing: one block after another is as fast."""
 
     def read(self, fingerprint: bytes, key: bytes) -> KVBytes:
         """A block.
@@ -152,8 +202,13 @@ class BlockDirectory:
             changed_ns = os.stat(f"{self.folder}/{fingerprint.hex()}").st_mtime_ns
         except OSError:
             return None
-        # What comes in the same tick of the file system's clock changes nothing.
-        return changed_ns if time.time_ns() - changed_ns > _TICK_NS else None
+        now_ns, (seen_ns, since_ns) = self._clock(), self._seen.get(fingerprint, (-1, 0))
+        if changed_ns != seen_ns:
+            since_ns = now_ns
+            self._seen[fingerprint] = changed_ns, now_ns
+        # What comes in the same tick of the file system's clock, which is not this machine's, changes nothing.
+        is_old = now_ns - since_ns > _TICK_NS or time.time_ns() - changed_ns > _SKEW_NS
+        return changed_ns if is_old else None
 
     def keys(self, fingerprint: bytes, known: Mapping[bytes, int] = _NONE) -> dict[bytes, int]:
         """The blocks of one model with the sizes of their files, by their names only.
@@ -273,6 +328,9 @@ class BlockDirectory:
         with suppress(OSError):  # the folder has a file that is not ours
             (self.folder / fingerprint).rmdir()
         return num_bytes
+
+    def close(self) -> None:
+        """Does nothing: nothing is on its way."""
 
     def _path(self, fingerprint: bytes, key: bytes) -> str:
         return f"{self.folder}/{fingerprint.hex()}/{key.hex()}.kv"

@@ -29,8 +29,9 @@ from typing import TypeAlias
 
 from stoker.cache.block_file import BadBlockFile
 from stoker.cache.counters import DiskCounters
-from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.directory import KeptModel
 from stoker.cache.disk_queues import Backlog, ReadAhead, Uses, Wanted
+from stoker.cache.place import BlockPlace
 from stoker.core.tiers import KVBytes
 
 logger = logging.getLogger(__name__)
@@ -41,11 +42,11 @@ _RETRY_S = 30.0
 """Pause of writing after a write that failed."""
 _CHORE_S = 30.0
 """Seconds since the last chore after which another is done even while the engine computes."""
-_REFRESH_S = 1.0
-"""Interval of the search for blocks that other processes, on this machine or another, have written."""
 _REFRESH_REST = 100.0
 """Minimum rest between two searches, as a multiple of a search's duration: there may be many files."""
 _FILES_AT_A_TIME = 64
+_ANNOUNCED = 16
+"""Number of blocks that the place is told of before they are read."""
 _WRITE_WITHIN_S = 2.0
 """Seconds for which a written block may wait for an idle engine: the most that a killed process loses."""
 MAX_BACKLOG_BYTES = 256 * 2**20
@@ -67,10 +68,10 @@ DeliverAhead: TypeAlias = Callable[[bytes, KVBytes], bool]
 
 
 class DiskTier:
-    """Blocks of one model in a folder that other processes may use too. Every method may be called by any thread.
+    """Blocks of one model in a place that other processes may use too. Every method may be called by any thread.
 
     Args:
-        directory: the folder of the blocks.
+        directory: the place of the blocks: a folder, or an object store.
         identify: the model's fingerprint; may read all of its weights, so the disk thread calls it.
         model: the meaning of the fingerprint, for people.
         limit_bytes: what the folder may hold, all models and processes together.
@@ -85,7 +86,7 @@ class DiskTier:
 
     def __init__(
         self,
-        directory: BlockDirectory,
+        directory: BlockPlace,
         *,
         identify: Callable[[], bytes],
         model: KeptModel,
@@ -129,7 +130,7 @@ class DiskTier:
         self._fingerprint = b""
         self._num_unswept_bytes = 0
         self._has_warned = False
-        self._refresh_s = _REFRESH_S
+        self._refresh_s = directory.search_s
         self._looked_at = self._clock()
         self._seen_state: int | None = None
         """State of the folder when it was last searched."""
@@ -228,6 +229,7 @@ class DiskTier:
         self._sweep = self._directory.sweep()
         while (job := self._next_job()) is not None:
             job()
+        self._directory.close()
 
     def _next_job(self) -> Callable[[], None] | None:
         """Waits for work. None: it is time to end."""
@@ -306,7 +308,7 @@ class DiskTier:
             return
         began, self._seen_state = self._clock(), state
         found = self._directory.keys(self._fingerprint, self._index)
-        self._refresh_s = max(_REFRESH_S, _REFRESH_REST * (self._clock() - began))
+        self._refresh_s = max(self._directory.search_s, _REFRESH_REST * (self._clock() - began))
         with self._changed:
             self._index = found
             self._to_write.discard_all(found)
@@ -314,6 +316,8 @@ class DiskTier:
     def _read(self, key: bytes) -> None:
         with self._changed:
             is_late = self._to_read.is_late(key, self._clock())
+            soon = [] if is_late else self._to_read.next(_ANNOUNCED)
+        self._directory.begin(self._fingerprint, soon)
         state = None if is_late else self._load(key)
         if state is not None:
             self._deliver(key, state)

@@ -102,6 +102,10 @@ class Wanted:
         """The block to read next. Needs a wanted one."""
         return next(iter(self._until))
 
+    def next(self, count: int) -> list[bytes]:
+        """The blocks to read next, `first` included."""
+        return list(islice(self._until, count))
+
     def is_late(self, key: bytes, now: float) -> bool:
         """No request waits for the block any more."""
         return self._until.get(key, 0.0) <= now

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from stoker.cache.arena import Arena
 from stoker.cache.counters import TierCounters
-from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.directory import KeptModel
 from stoker.cache.disk import MAX_BACKLOG_BYTES, DiskTier
 from stoker.cache.host import HostTier
+from stoker.cache.place import BlockPlace
 from stoker.core.tiers import KVBytes
 
 _CLOSE_S = 2.0
@@ -51,7 +52,7 @@ class KVStore:
 
     def open_disk(
         self,
-        directory: BlockDirectory,
+        directory: BlockPlace,
         *,
         identify: Callable[[], bytes],
         model: KeptModel,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from stoker.cli.answer import write
 from stoker.cli.command import Command
-from stoker.cli.later import block_directory, model_cache
+from stoker.cli.later import block_place, model_cache
 from stoker.cli.options import ENGINE, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import AsJson, print_rows, size
@@ -38,18 +36,18 @@ _COLUMNS = {
 @shared_options(_FOLDER)
 def list_(flags: Flags, as_json: AsJson = False) -> None:
     """List the models with cached prefixes, and the disk space they use."""
-    print_rows(_COLUMNS, _rows(_directory(flags)), is_json=as_json)
+    print_rows(_COLUMNS, _rows(_place(flags)), is_json=as_json)
 
 
 @cache.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(_FOLDER)
 def check(flags: Flags) -> None:
     """Read all cached blocks, and remove damaged ones. The read speed of the disk is printed."""
-    directory = _directory(flags)
+    place = _place(flags)
     num_blocks = num_bytes = 0
     began = time.perf_counter()
-    for fingerprint in directory.models():
-        for entry, fault in directory.check(fingerprint):
+    for fingerprint in place.models():
+        for entry, fault in place.check(fingerprint):
             num_blocks, num_bytes = num_blocks + 1, num_bytes + entry.num_bytes
             if fault:
                 say(f"removed {entry.path}: {fault}")
@@ -66,40 +64,39 @@ def clear(
     ] = None,
 ) -> None:
     """Delete the cached prefixes of one model, or of all. A running server continues without them."""
-    directory = _directory(flags)
-    chosen = [
-        i for i in directory.models() if model is None or i.startswith(model) or directory.described(i).name == model
-    ]
+    place = _place(flags)
+    chosen = [i for i in place.models() if model is None or i.startswith(model) or place.described(i).name == model]
     if model is not None and not chosen:
         raise ConfigError(f"there are no cached prefixes of {model!r}; see `stoker cache list`", key="model")
-    freed = sum(directory.clear(fingerprint) for fingerprint in chosen)
+    freed = sum(place.clear(fingerprint) for fingerprint in chosen)
     write(f"{size(freed)} freed\n")
 
 
-def _directory(flags: Flags) -> block_directory.BlockDirectory:
+def _place(flags: Flags) -> block_place.BlockPlace:
     folder = flags.load().engine.kv_cache_dir or str(model_cache.kv_dir())
-    _check_folder(folder)
-    return block_directory.BlockDirectory(Path(folder))
+    place = block_place.open_place(folder)
+    _check_place(folder, place)
+    return place
 
 
-def _check_folder(folder: str) -> None:
+def _check_place(folder: str, place: block_place.BlockPlace) -> None:
     """Nothing is kept where nothing was ever written, which may be a slip of the keyboard.
 
     Raises:
         ConfigError: conversations can never be kept there, or not be seen.
     """
     try:
-        os.scandir(folder).close()
+        place.look()
     except FileNotFoundError:
         say(f"note: there is no folder {folder} yet")
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be read: {error.strerror}", key="kv_cache_dir") from error
+        raise ConfigError(f"{folder} cannot be read: {error.strerror or error}", key="kv_cache_dir") from error
 
 
-def _rows(directory: block_directory.BlockDirectory) -> Iterator[dict[str, Any]]:
-    for fingerprint in directory.models():
-        blocks = list(directory.blocks(fingerprint))
-        model = directory.described(fingerprint)
+def _rows(place: block_place.BlockPlace) -> Iterator[dict[str, Any]]:
+    for fingerprint in place.models():
+        blocks = list(place.blocks(fingerprint))
+        model = place.described(fingerprint)
         used_at = max((block.used_at for block in blocks), default=0.0)
         yield {
             "id": fingerprint[:_ID_LENGTH],

@@ -62,7 +62,7 @@ KVDir = Annotated[
         metavar="FOLDER",
         show_default=False,
         rich_help_panel=_PANEL,
-        help="Shared folder through which nodes exchange KV cache; same as --cache-dir.",
+        help="Folder that all nodes see, or object store (s3://BUCKET), for shared KV cache. Same as --cache-dir.",
     ),
 ]
 
@@ -94,6 +94,9 @@ def serve(
     found = _cluster(flags, models or [], fronts, kv_dir, kv_events=kv_events)
     if address:
         found.check_kv_type()
+    else:
+        for spec in found.engines():
+            spec.model_spec()  # what is wrong with a model on this machine is said before Ray starts
     for model in models or []:
         announce(model)
     running = cluster_local.LocalCluster(found, address)

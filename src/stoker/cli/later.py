@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stoker import llm as llms
     from stoker import serving
     from stoker.backends.llama import quantize as llama_quantize
-    from stoker.cache import directory as block_directory
+    from stoker.cache import place as block_place
     from stoker.cli import bench_runs, chat, commands, mcp_servers, top_view
     from stoker.cli.talk import commands as talk_commands
     from stoker.cli.talk import talk as conversation
@@ -80,7 +80,7 @@ else:
     batch_results = lazy_module("stoker.server.batches.results")
     batch_run = lazy_module("stoker.server.batches.run")
     bench_runs = lazy_module("stoker.cli.bench_runs")
-    block_directory = lazy_module("stoker.cache.directory")
+    block_place = lazy_module("stoker.cache.place")
     catalog = lazy_module("stoker.models.catalog")
     chat = lazy_module("stoker.cli.chat")
     cluster_config = lazy_module("stoker.cluster.config")

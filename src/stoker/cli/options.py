@@ -6,7 +6,6 @@ No option has a default here, and no setting is read.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, NamedTup
 import typer
 
 from stoker.cli.announce import announce
-from stoker.cli.later import catalog, discovery, library, msgspec, params, settings
+from stoker.cli.later import block_place, catalog, discovery, library, msgspec, params, settings
 from stoker.cli.report import set_up_logging
 from stoker.errors import ConfigError
 
@@ -299,14 +298,18 @@ def check_cache_dir(folder: str) -> None:
     """Says so before anything is computed, where the prefix cache could not be kept.
 
     Raises:
-        ConfigError: the folder is none, and cannot be made.
+        ConfigError: the folder is none, and cannot be made; or the object store does not answer.
     """
     if not folder:
         return
+    place = block_place.open_place(folder)
     try:
-        os.makedirs(folder, exist_ok=True)
+        place.prepare()
     except OSError as error:
-        raise ConfigError(f"--cache-dir: {folder} cannot be used: {error.strerror}", key="kv_cache_dir") from error
+        message = f"--cache-dir: {folder} cannot be used: {error.strerror or error}"
+        raise ConfigError(message, key="kv_cache_dir") from error
+    finally:
+        place.close()
 
 
 def shared_options(

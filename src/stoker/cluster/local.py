@@ -35,6 +35,8 @@ _READY_S = 1800.0
 _CALL_S = 10.0
 _END_S = 5.0
 """Time that Ray's processes have to end by themselves. Its agents would take a minute or two."""
+_CONTROLLER = "SERVE_CONTROLLER_ACTOR", "serve"
+"""Name and namespace of the actor that Ray Serve has in each cluster."""
 _OBJECT_STORE_BYTES = 80 * 2**20
 """Size of Ray's object store, which is not used: messages between actors are small."""
 
@@ -51,6 +53,7 @@ class LocalCluster:
         self._cluster = cluster
         self._config = cluster.load()
         self._address = address
+        self._has_begun = False
         self._is_deployed = False
         self._found_serve = False
         """Ray Serve ran before: other applications may belong to it."""
@@ -64,16 +67,21 @@ class LocalCluster:
         """Starts or joins Ray, and deploys.
 
         Raises:
-            ConfigError: there is no cluster at the address, or no room for the replicas.
+            ConfigError: there is no cluster at the address, no room for the replicas, or something in the way.
             StokerError: a model cannot be served.
         """
-        self._check_port()
+        if not self._address:
+            self._check_port()  # Ray would say so after a minute
         ray, serve = _ray(self._environment)
         self._join(ray)
         from stoker.cluster.app import application
 
         app = application(self._cluster)
         self._found_serve = _serve_runs(ray)
+        if self._found_serve:
+            self._check_running(ray, serve)
+        elif self._address:
+            self._check_port()
         self._is_deployed = True
         try:
             with suppress(TimeoutError):  # on a busy machine the entrance takes longer; `wait_until_ready` does wait
@@ -86,6 +94,7 @@ class LocalCluster:
         """Raises ConfigError: there is no Ray at the address, or it cannot be started."""
         for is_last in (bool(self._address), True):
             try:
+                self._has_begun = True
                 self._initialize(ray)
                 return
             except Exception as error:  # Ray raises this very class, when a busy machine starts it too slowly
@@ -108,13 +117,25 @@ class LocalCluster:
         )
 
     def _check_port(self) -> None:
-        """Raises ConfigError: the port is taken. Ray would say so after a minute."""
+        """Raises ConfigError: the port is taken."""
         server = self._config.server
         try:
-            if not self._address:
-                socket.create_server((server.host, server.port)).close()
+            socket.create_server((server.host, server.port)).close()
         except OSError as error:
-            raise ConfigError(f"{server.host}:{server.port} cannot be listened on: {error.strerror}") from error
+            reason = str(error.strerror).partition(" (while ")[0]
+            raise ConfigError(f"{server.host}:{server.port} cannot be listened on: {reason}", key="port") from error
+
+    def _check_running(self, ray: Any, serve: Any) -> None:
+        """Raises ConfigError: another command serves on this cluster, or its Ray Serve listens on another port."""
+        if self._cluster.name in serve.status().applications:
+            message = (
+                "models are served on this cluster already. Stop the command that serves them, or change what it "
+                "serves with `stoker cluster config` and `serve deploy`"
+            )
+            raise ConfigError(message, key="address")
+        port = ray.get(ray.get_actor(*_CONTROLLER).get_http_config.remote(), timeout=_CALL_S).port
+        if port != self._config.server.port:
+            raise ConfigError(f"Ray Serve of this cluster listens on port {port}: give --port {port}", key="port")
 
     def wait_until_ready(self) -> None:
         """Returns when every model answers.
@@ -132,9 +153,9 @@ class LocalCluster:
 
     def close(self) -> None:
         """Drains, and takes down what was started: the application, and Ray Serve and Ray if they were started here."""
-        ray, serve = _ray(self._environment)
-        if not ray.is_initialized():
+        if not self._has_begun:
             return
+        ray, serve = _ray(self._environment)
         try:
             if self._is_deployed:
                 self._drain()
@@ -215,7 +236,7 @@ def _ray(environment: Mapping[str, str]) -> tuple[Any, Any]:
 def _serve_runs(ray: Any) -> bool:
     """Whether the cluster has Ray Serve already."""
     try:
-        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+        ray.get_actor(*_CONTROLLER)
     except ValueError:
         return False
     return True

@@ -133,7 +133,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """RAM for evicted KV cache, in MiB; 0 = none. Default: a quarter of the free memory, at most 8192."""
     kv_cache_dir: str = ""
     """Directory for the persistent prefix cache, which outlives a restart; auto = kv in Stoker's cache folder. Several
-    servers may share it. Default: none, because it has the tokens of prompts."""
+    servers may share it. Also an object store, such as s3://BUCKET/PREFIX (extra s3). Default: none, because it has the
+    tokens of prompts."""
     cache_disk: int | None = None
     """Maximum size of the persistent prefix cache, in MiB. Default: half of the free disk space, at most 10240."""
     slot_save_path: str = ""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
-from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.directory import KeptModel
 from stoker.cache.fingerprint import WeightFile, fingerprint
+from stoker.cache.place import BlockPlace, open_place
 from stoker.cache.store import KVStore
 from stoker.core.model_info import ModelInfo
 from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError
+from stoker.models.cache import cache_dir
 
 _MIB = 2**20
 _MAX_RAM_MIB = 8192
@@ -37,6 +38,9 @@ def open_kv_store(
         info: of the backend.
         weights: what the disk's fingerprint is taken of.
         available_bytes: of memory, when the model is loaded.
+
+    Raises:
+        ConfigError: the place of the persistent cache cannot be used with these settings.
     """
     has_disk = bool(config.kv_cache_dir)
     ram_mib = ram_tier_mib(config, available_bytes)
@@ -44,12 +48,12 @@ def open_kv_store(
         return None
     store = KVStore(max(ram_mib, least_ram_mib(config)) * _MIB)
     if has_disk:
-        directory = BlockDirectory(Path(config.kv_cache_dir).expanduser())
+        place = open_place(config.kv_cache_dir)
         store.open_disk(
-            directory,
-            identify=partial(fingerprint, weights, info.kv_format, directory.folder / "weights.json"),
+            place,
+            identify=partial(fingerprint, weights, info.kv_format, place.notes(cache_dir())),
             model=KeptModel(name=config.name or config.model or info.name, kv_format=info.kv_format),
-            limit_bytes=_disk_limit(config, directory.folder),
+            limit_bytes=_disk_limit(config, place),
             read_ahead_bytes=min(ram_mib // _READ_AHEAD_SHARE, _MAX_READ_AHEAD_MIB) * _MIB,
         )
     return store
@@ -67,12 +71,11 @@ def least_ram_mib(config: EngineConfig) -> int:
     return max(config.cache_ram or 0, _STAGING_MIB if config.kv_cache_dir else 0)
 
 
-def _disk_limit(config: EngineConfig, folder: Path) -> int:
-    if config.cache_disk is not None:
-        return config.cache_disk * _MIB
-    existing = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder)
-    try:
-        free_bytes = shutil.disk_usage(existing).free
-    except OSError:  # the disk's thread will find out, and say so
-        return _MAX_DISK_MIB * _MIB
-    return min(_MAX_DISK_MIB * _MIB, free_bytes // _DISK_SHARE)
+def _disk_limit(config: EngineConfig, place: BlockPlace) -> int:
+    free_bytes = place.free_bytes()
+    if config.cache_disk is None:
+        return sys.maxsize if free_bytes is None else min(_MAX_DISK_MIB * _MIB, free_bytes // _DISK_SHARE)
+    if free_bytes is None:
+        message = "--cache-disk bounds a folder. Objects leave by a rule of the bucket that lets them expire"
+        raise ConfigError(message, key="cache_disk")
+    return config.cache_disk * _MIB

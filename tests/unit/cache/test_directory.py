@@ -270,3 +270,37 @@ def test_only_one_process_at_a_time_removes_blocks(directory: BlockDirectory, tm
     os.utime(claim, (an_hour_ago, an_hour_ago))
     assert len(directory.shrink(0)) == 8, "the process that was at it has been killed"
     assert [path.name for path in directory.folder.iterdir()] == [ONE.hex()]
+
+
+@pytest.mark.parametrize("skew_s", [-60, 60])
+def test_machines_whose_clocks_differ_miss_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew_s: int
+) -> None:
+    now_ns, real = [0], time.time
+    directory = BlockDirectory(tmp_path, clock=lambda: now_ns[0])
+    monkeypatch.setattr(time, "time", lambda: real() + skew_s)
+    monkeypatch.setattr(time, "time_ns", lambda: round((real() + skew_s) * 1e9))
+    directory.write(ONE, A, b"x" * 1000)
+    assert directory.state(ONE) is None, "another block may come in the same tick"
+    now_ns[0] += 3 * 10**9
+    assert directory.state(ONE) is not None
+    (directory.folder / "cleaning").touch()
+    assert directory.shrink(0) == [], "the process that is at it may be alive"
+    (directory.folder / "cleaning").unlink()
+    BlockDirectory(tmp_path).write(ONE, B, b"x" * 1000)
+    assert directory.state(ONE) is None
+    assert directory.keys(ONE).keys() == {A, B}
+    assert {entry.key for entry in directory.shrink(0)} == {A, B}
+
+
+def test_folder_in_which_files_cannot_be_renamed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    BlockDirectory(tmp_path / "new").prepare()
+    assert not list((tmp_path / "new").iterdir())
+
+    def refuse(_from: str, _to: str) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match=r"cannot be renamed there \(Function not implemented\).*s3://BUCKET"):
+        BlockDirectory(tmp_path).prepare()
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]

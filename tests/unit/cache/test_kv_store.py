@@ -505,7 +505,7 @@ def test_a_folder_that_nobody_has_changed_is_not_read_again(tmp_path: Path, monk
             return super().keys(fingerprint, known)
 
     os.utime(folder, (0, 0))
-    monkeypatch.setattr("stoker.cache.disk._REFRESH_S", 0.01)
+    monkeypatch.setattr(BlockDirectory, "search_s", 0.01)
     store = Tiers().open(Watched(tmp_path))
     for _ in range(5):
         assert looks.acquire(timeout=BOUND_S)

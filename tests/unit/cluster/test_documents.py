@@ -101,6 +101,34 @@ RAY_SERVICE = _object(
 """The parts of KubeRay's RayService (ray.io/v1) that are used, and no others."""
 
 
+_PORTS = {"type": "array", "items": _object(protocol={"const": "TCP"}, port={"type": "integer"}), "minItems": 1}
+_PEER = {
+    "type": "object",
+    "properties": {"podSelector": {"type": "object"}, "namespaceSelector": {"type": "object"}},
+    "additionalProperties": False,
+    "minProperties": 1,
+}
+NETWORK_POLICY = _object(
+    apiVersion={"const": "networking.k8s.io/v1"},
+    kind={"const": "NetworkPolicy"},
+    metadata=_NAMED,
+    spec=_object(
+        podSelector={"type": "object"},
+        policyTypes={"const": ["Ingress"]},
+        ingress={
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"ports": _PORTS, "from": {"type": "array", "items": _PEER}},
+                "additionalProperties": False,
+                "minProperties": 1,
+            },
+        },
+    ),
+)
+"""The parts of a NetworkPolicy that are used, and no others."""
+
+
 def test_service_has_the_shape_of_its_kind_and_every_node_its_environment() -> None:
     (service,) = [each for each in objects("rayservice.yaml") if each["kind"] == "RayService"]
     jsonschema.validate(service, RAY_SERVICE)
@@ -115,8 +143,51 @@ def test_service_has_the_shape_of_its_kind_and_every_node_its_environment() -> N
     assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 
+_GROUP: dict[str, Any] = {
+    "resources": {"type": "object"},
+    "ports": _CONTAINER["properties"]["ports"],
+    "volumeMounts": _CONTAINER["properties"]["volumeMounts"],
+    "volumes": {"type": "array", "items": _NAMED},
+}
+CHART_VALUES = _object(
+    image=_object(repository={"type": "string"}, tag={"type": "string"}, pullPolicy={"type": "string"}),
+    common=_object(containerEnv={"type": "array", "items": _NAMED}),
+    head=_object(rayVersion={"type": "string"}, rayStartParams=_PARAMS, **_GROUP),
+    worker=_object(
+        groupName={"type": "string"},
+        replicas={"type": "integer"},
+        minReplicas={"type": "integer"},
+        maxReplicas={"type": "integer"},
+        **_GROUP,
+    ),
+    service=_object(type={"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}),
+)
+"""The values of KubeRay's chart `ray-cluster` that are used, and no others."""
+
+
+def test_values_make_the_same_cluster_of_the_chart_as_the_service_has() -> None:
+    (values,) = objects("values.yaml")
+    jsonschema.validate(values, CHART_VALUES)
+    (service,) = [each for each in objects("rayservice.yaml") if each["kind"] == "RayService"]
+    spec = service["spec"]["rayClusterConfig"]
+    (group,) = spec["workerGroupSpecs"]
+    assert values["head"]["rayVersion"] == spec["rayVersion"]
+    assert values["head"]["rayStartParams"] == spec["headGroupSpec"]["rayStartParams"]
+    for name in ("groupName", "replicas", "minReplicas", "maxReplicas"):
+        assert values["worker"][name] == group[name]
+    for given, template in ((values["head"], spec["headGroupSpec"]["template"]), (values["worker"], group["template"])):
+        (container,) = template["spec"]["containers"]
+        assert container["image"] == values["image"]["repository"]
+        assert values["common"]["containerEnv"] == container["env"]
+        assert [given[name] for name in ("resources", "ports", "volumeMounts")] == [
+            container[name] for name in ("resources", "ports", "volumeMounts")
+        ]
+        assert given["volumes"] == template["spec"]["volumes"]
+
+
 def test_only_the_http_port_is_open() -> None:
     (policy,) = objects("networkpolicy.yaml")
+    jsonschema.validate(policy, NETWORK_POLICY)
     for_all = [rule for rule in policy["spec"]["ingress"] if "from" not in rule]
     assert [port["port"] for rule in for_all for port in rule["ports"]] == [8000]
 

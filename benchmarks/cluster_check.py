@@ -1,0 +1,140 @@
+"""Compares the simulator with real replicas of known speed: each row of a step takes a set time, by the script.
+
+    python benchmarks/cluster_check.py --replicas 1,2,4 --seconds 40
+
+The same arrivals are sent to `stoker cluster serve` and to `cluster_sim.py`. What a request costs on its way, measured
+alone before, is added to the simulated times. The medians should differ by less than 10 %, and the 95th percentiles by
+less than 20 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from cluster_gates import served
+from cluster_machines import Machine, Request
+from cluster_sim import simulate
+
+from stoker.runtime.routing import BLOCK_BYTES, BLOCK_TOKENS, Beginning
+
+_TOKEN_S = 0.01
+_ANSWER_TOKENS = 16
+_PARALLEL = 4
+_STEMS = 10
+_LOAD = 0.8
+"""Of what the replicas can do."""
+_ALONE = 20
+MACHINE = Machine(
+    parallel=_PARALLEL,
+    step_s=_TOKEN_S,
+    step_per_answer_s=_TOKEN_S,
+    prompt_tokens_per_s=1e9,
+    chunk_tokens=10**9,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What became of the requests, in seconds after they were sent."""
+
+    first_token: list[float]
+    end: list[float]
+
+    def __str__(self) -> str:
+        parts = [(name, sorted(values)) for name, values in (("first token", self.first_token), ("end", self.end))]
+        return "   ".join(f"{name} p50 {of(v, 0.5):.3f} p95 {of(v, 0.95):.3f}" for name, v in parts)
+
+
+def of(values: Sequence[float], part: float) -> float:
+    """A quantile of sorted values."""
+    return values[min(len(values) - 1, int(part * len(values)))]
+
+
+def arrivals(replicas: int, seconds: float, seed: int) -> list[Request]:
+    """Requests that begin with one of a few stems, at random moments."""
+    drawn, found, now = random.Random(seed), list[Request](), 0.0
+    rate = _LOAD * replicas / (_TOKEN_S * _ANSWER_TOKENS)
+    while (now := now + drawn.expovariate(rate)) < seconds:
+        stem = drawn.randrange(_STEMS)
+        keys = (b"stem %d" % stem, b"request %d %d" % (seed, len(found)))
+        found.append(Request(now, Beginning(keys, len(keys) * BLOCK_TOKENS + 1), _ANSWER_TOKENS))
+    return found
+
+
+def text_of(request: Request) -> str:
+    """A prompt whose blocks of text are as different as the keys."""
+    return "".join(key.decode().ljust(BLOCK_BYTES, ".") for key in request.beginning.keys)
+
+
+async def ask(client: httpx.AsyncClient, request: Request, begins: float) -> tuple[float, float]:
+    """Sends a request at its time; returns when its first token and its end came, after that time."""
+    await asyncio.sleep(begins + request.arrives_s - time.monotonic())
+    sent, first = time.monotonic(), 0.0
+    body = {"prompt": text_of(request), "max_tokens": request.answer_tokens, "ignore_eos": True, "stream": True}
+    async with client.stream("POST", "/v1/completions", json=body) as reply:
+        reply.raise_for_status()
+        async for line in reply.aiter_lines():
+            if line and not first:
+                first = time.monotonic()
+    return first - sent, time.monotonic() - sent
+
+
+async def sent(url: str, requests: Sequence[Request]) -> Times:
+    """All requests at their times."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False, limits=limits) as client:
+        begins = time.monotonic()
+        times = await asyncio.gather(*(ask(client, request, begins) for request in requests))
+    return Times([first for first, _ in times], [end for _, end in times])
+
+
+def simulated(requests: Sequence[Request], replicas: int, alone: Times) -> Times:
+    """What the simulator says, with what a request costs on its way."""
+    simulate(requests, "stoker", num_replicas=replicas, num_fronts=1, machine=MACHINE)
+    first_s = of(sorted(alone.first_token), 0.5) - _TOKEN_S
+    end_s = of(sorted(alone.end), 0.5) - _TOKEN_S * _ANSWER_TOKENS
+    return Times(
+        [request.first_token_s - request.arrives_s + first_s for request in requests],
+        [request.done_s - request.arrives_s + end_s for request in requests],
+    )
+
+
+def compare(replicas: int, seconds: float) -> None:
+    """Prints both, and by how much the simulator is off."""
+    spaced = [Request(0.3 * number, Beginning((b"alone %d" % number,), 65), _ANSWER_TOKENS) for number in range(_ALONE)]
+    requests = arrivals(replicas, seconds, seed=replicas)
+    with tempfile.TemporaryDirectory() as name:
+        script = Path(name, "script.json")
+        script.write_text(json.dumps([{"text": "word " * 100, "token_ms": 1000 * _TOKEN_S}]))
+        options = ("--script", str(script), "--parallel", str(_PARALLEL))
+        with served(Path(name), ("cluster", "serve", *options), "scripted", replicas) as (url, _):
+            alone = asyncio.run(sent(url, spaced))
+            real = asyncio.run(sent(url, requests))
+    model = simulated(requests, replicas, alone)
+    print(f"{replicas} replicas, {len(requests)} requests\n  real       {real}\n  simulated  {model}")
+    for name, ours, theirs in (("first token", model.first_token, real.first_token), ("end", model.end, real.end)):
+        off = [of(sorted(ours), part) / of(sorted(theirs), part) - 1 for part in (0.5, 0.95)]
+        print(f"  {name:12} p50 off by {off[0]:+.1%}, p95 by {off[1]:+.1%}")
+
+
+def main() -> None:
+    """Compares each number of replicas."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--replicas", default="1,2,4")
+    parser.add_argument("--seconds", type=float, default=40.0)
+    given = parser.parse_args()
+    for replicas in map(int, given.replicas.split(",")):
+        compare(replicas, given.seconds)
+
+
+if __name__ == "__main__":
+    main()
