@@ -122,7 +122,7 @@ def check_answers(pool: Pool, backend: OnnxBackend, seed: int, store: KVStore | 
             if event.finish_reason not in (None, FinishReason.CANCELLED):
                 num_disturbed += scheduler.sequence(event.request_id).num_preempted
         scheduler.check_integrity()
-        assert backend.num_kv_positions <= info.kv_tokens + 64 * info.num_slots
+        assert backend._memory.num_touched <= info.kv_tokens + 64 * info.num_slots
     assert not scheduler.has_work
     backend.forward(Batch(0, (), tuple(Truncate(slot, 0) for slot in range(info.num_slots))))
     return num_disturbed

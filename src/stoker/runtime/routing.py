@@ -95,9 +95,6 @@ class Affinity:
         self._sent: dict[int, OrderedDict[bytes, float]] = {}
         """Of each key: until when it counts."""
 
-    def num_keys(self, replica: int) -> int:
-        return len(self._sent.get(replica, ()))
-
     def matched_tokens(self, replica: int, beginning: Beginning, now: float = -inf) -> int:
         """How much of the prompt lies there, if nothing has left; always less than all of it."""
         sent = self._sent.get(replica, OrderedDict())

@@ -195,7 +195,7 @@ def test_memory_of_what_is_gone_is_given_back(tmp_path: Path) -> None:
         for slot in range(4):
             run(backend, Chunk(slot, 0, tuple(range(190))))
             run(backend, ops=[Truncate(slot, 0)])
-        assert backend.num_kv_positions <= 200 + 4 * GRANULE
+        assert backend._memory.num_touched <= 200 + 4 * GRANULE
 
 
 def test_closing_ends_everything(tmp_path: Path) -> None:

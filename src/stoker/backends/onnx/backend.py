@@ -151,11 +151,6 @@ class OnnxBackend:
         """KV is never copied by a step."""
         return isinstance(self._kv, InPlaceKV)
 
-    @property
-    def num_kv_positions(self) -> int:
-        """Positions whose KV takes memory at this moment."""
-        return self._memory.num_touched
-
     def forward(self, batch: Batch) -> Logits:
         """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
 
