@@ -54,7 +54,7 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], replicas: int)
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
         with (
-            suppress(urllib.error.URLError, ConnectionError),
+            suppress(OSError),
             urllib.request.urlopen(f"{url}/health", timeout=5) as got,
         ):
             (model,) = json.load(got)["models"]
@@ -87,15 +87,16 @@ def measured(urls: Sequence[str], options: Sequence[str], file: Path) -> Results
 def report(results: Results, concurrency: int) -> None:
     """Prints the medians of all repetitions of both servers."""
 
-    def of(server: str, value: Callable[[Figures], float | None]) -> float:
+    def of(server: str, value: Callable[[Figures], float]) -> float:
         samples = [s.figures for s in results.samples if (s.server, s.concurrency) == (server, concurrency)]
-        return median([value(figures) or 0.0 for figures in samples])
+        return median([value(figures) for figures in samples])
 
-    for name, unit, value in (
+    values: list[tuple[str, str, Callable[[Figures], float]]] = [
         ("time to the first token", "ms", lambda f: 1000 * (f.ttft_p50_s or 0.0)),
         ("time between tokens", "ms", lambda f: 1000 * (f.itl_p50_s or 0.0)),
         ("tokens per second", "", lambda f: f.output_tokens_per_s),
-    ):
+    ]
+    for name, unit, value in values:
         one, many = of("one", value), of("cluster", value)
         print(
             f"{concurrency:3} streams  {name:24} one server {one:8.2f}{unit}  cluster {many:8.2f}{unit}"

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.clusters import LIMIT_S, WAIT_S, actors, ask, cluster, engine_of, needs_ray
+from tests.e2e.clusters import LIMIT_S, WAIT_S, ask, cluster, needs_ray
 from tests.e2e.conftest import Server, serving
 from tests.waiting import BOUND_S, wait_until
 
@@ -59,17 +59,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the replicas of `two` share KV."""
-    return tmp_path_factory.mktemp("shared")
-
-
-@pytest.fixture(scope="module")
-def two(script: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def two(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two replicas, which need a key."""
     log = tmp_path_factory.mktemp("cluster") / "log"
     arguments = ("scripted", "--script", str(script), "--replicas", "2", "--threads", "1", "--api-key", KEY)
-    arguments += ("--kv-dir", str(shared))
     with cluster(*arguments, log=log) as server:
         wait_until(lambda: num_ready(server) == 2)
         yield server
@@ -170,21 +163,6 @@ def test_prefix_is_found_again_where_it_was_computed(two: Server) -> None:
         for stem in stems
     ]
     assert all(count >= 700 for count in cached), cached
-
-
-def test_what_a_replica_computed_is_found_in_the_folder_by_those_that_come_later(two: Server, shared: Path) -> None:
-    stem, num_before = "folder " * 200, len([*shared.rglob("*.kv")])
-    assert ask_with_key(two, prompt=stem).status_code == 200
-    wait_until(lambda: len([*shared.rglob("*.kv")]) >= num_before + 40)
-    for replica in actors(two, "engine"):
-        wait_until(lambda: num_ready(two) == 2)
-        engine = engine_of(replica)
-        engine.kill()
-        wait_until(lambda engine=engine: not engine.is_running())
-        reply = ask_with_key(two, prompt=stem + "more").json()
-        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= 700
-    text = send(two, "GET", "/metrics").text
-    assert sum(map(float, re.findall(r'^stoker_prefix_hits_tokens_total\{.*tier="disk"\} ([0-9.]+)$', text, re.M))) > 0
 
 
 def test_nothing_is_left_when_it_has_stopped(script: Path, tmp_path: Path) -> None:

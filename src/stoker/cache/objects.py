@@ -11,6 +11,7 @@ owner of the bucket lets objects expire. The only module that touches the librar
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 else:
     obstore = lazy_module("obstore")
 
+_untyped = cast("Any", obstore)
+"""Some of its results are partly unknown to type checkers."""
 AT_ONCE = 8
 """Number of blocks that are read at the same time: a store answers each request slowly, and many at once."""
 _URL = re.compile(r"(s3a?|gs|az|azure|abfss?|adl|file)://")
@@ -44,10 +47,8 @@ _BLOCK = re.compile(r"kv/([0-9a-f]{64})/([0-9a-f]{32})\.kv")
 _MODEL = re.compile(r"kv/([0-9a-f]{64})")
 _SLOW = timedelta(seconds=10)
 """Time after which a request to the store has failed: whatever the KV is wanted for is computed long before."""
-_OVER_HTTP = {
-    "client_options": {"timeout": _SLOW, "connect_timeout": _SLOW},
-    "retry_config": {"max_retries": 3, "retry_timeout": _SLOW},
-}
+_ALLOW_HTTP = ("AWS_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
+"""Variables of the environment that allow a server without TLS, as the library has them."""
 _NONE: Mapping[bytes, int] = {}
 
 
@@ -84,7 +85,7 @@ class ObjectDirectory:
         Raises:
             ConfigError: the URL cannot be used, or the library is not installed.
         """
-        options: dict[str, Any] = {"mkdir": True} if url.startswith("file:") else _OVER_HTTP
+        options: dict[str, Any] = {"mkdir": True} if url.startswith("file:") else _over_http()
         try:
             return cls(obstore.store.from_url(url, **options))
         except ImportError as error:
@@ -182,7 +183,7 @@ class ObjectDirectory:
             OSError: the store cannot be reached, or refuses.
         """
         with _as_os_errors():
-            prefixes = obstore.list_with_delimiter(self._store, prefix="kv")["common_prefixes"]
+            prefixes = _untyped.list_with_delimiter(self._store, prefix="kv")["common_prefixes"]
         found = [_MODEL.fullmatch(prefix.rstrip("/")) for prefix in prefixes]
         return sorted(match[1] for match in found if match)
 
@@ -215,7 +216,7 @@ class ObjectDirectory:
             OSError: the store cannot be reached, or refuses.
         """
         with _as_os_errors():
-            for page in obstore.list(self._store, prefix=f"kv/{fingerprint}"):
+            for page in _untyped.list(self._store, prefix=f"kv/{fingerprint}"):
                 for each in page:
                     if _BLOCK.fullmatch(each["path"]):
                         folder, _, name = each["path"].rpartition("/")
@@ -271,6 +272,15 @@ class ObjectDirectory:
     def _delete(self, path: str) -> None:
         with suppress(OSError), _as_os_errors():
             obstore.delete(self._store, path)
+
+
+def _over_http() -> dict[str, Any]:
+    """Bounds of every request. Options of the client replace those of the environment, so one of these is repeated."""
+    allow_http = any(os.environ.get(name, "").lower() in ("1", "true") for name in _ALLOW_HTTP)
+    return {
+        "client_options": {"timeout": _SLOW, "connect_timeout": _SLOW, "allow_http": allow_http},
+        "retry_config": {"max_retries": 3, "retry_timeout": _SLOW},
+    }
 
 
 def _path(fingerprint: bytes, key: bytes) -> str:
