@@ -194,7 +194,7 @@ def test_a_model_that_the_device_refuses_is_computed_by_the_cpu(
     with caplog.at_level(logging.WARNING, logger=loading.__name__):
         load_model(config, None, no_mark).backend.close()
     (record,) = caplog.records
-    assert "the CPU computes: the driver gives no memory" in record.message
+    assert "so the CPU is: the driver gives no memory" in record.message
     asked = EngineConfig(model="m", model_path=str(model), ctx_size=128, parallel=1, backend="llama", gpu_layers=-1)
     with pytest.raises((ModelFileInvalid, ResourceExhausted)):
         load_model(asked, None, no_mark)
