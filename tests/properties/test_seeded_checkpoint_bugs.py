@@ -68,8 +68,8 @@ def forgets_the_checkpoints_that_the_backend_was_to_make(monkeypatch: pytest.Mon
 def puts_back_the_wrong_window(monkeypatch: pytest.MonkeyPatch) -> None:
     original = KVPages.import_
 
-    def put_back(self: KVPages, decoders, slot, start, end, data):
-        original(self, decoders, slot, start, end, memoryview(bytes(len(data))))
+    def put_back(self: KVPages, decoders, slot, start, end, data, *, has_windows=True):
+        original(self, decoders, slot, start, end, memoryview(bytes(len(data))), has_windows=has_windows)
 
     monkeypatch.setattr(KVPages, "import_", put_back)
 

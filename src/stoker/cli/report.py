@@ -40,6 +40,8 @@ def _wrapped(text: str) -> str:
         width = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):  # it does not tell its size
         return text
+    if width == 0:  # nor does this one, such as a terminal of a program
+        return text
     return "\n".join(
         textwrap.fill(line, max(width, 20), break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
         for line in text.split("\n")

@@ -47,7 +47,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "m.gguf", TinyModel())
     lora = write_adapter(tmp_path / "lora.gguf", random_pairs(model, 1))
     assert "3 numbers" in refusal(str(short))
-    assert "has not" in refusal(str(deep))
+    assert "does not have" in refusal(str(deep))
     assert "are none" in refusal(str(broken))
     assert "not a control vector" in refusal(str(lora))
     assert "no file" in refusal(str(tmp_path / "gone.gguf"))

@@ -103,7 +103,7 @@ def test_what_was_asked_for_is_refused_and_not_shrunk(path: Path) -> None:
 def test_a_context_beyond_all_sense_is_refused(path: Path, trained: int | None, longest: int) -> None:
     gguf = tiny(path, context_length=trained)
     assert plan_for(gguf, ctx_size=longest).ctx_size == longest
-    with pytest.raises(ConfigError, match=f"{trained or 'does not say'}.* at most {longest} "):
+    with pytest.raises(ConfigError, match=f"{trained or 'does not say'}.*the maximum is {longest}"):
         plan_for(gguf, ctx_size=longest + 1)
 
 

@@ -385,7 +385,7 @@ def test_a_folder_that_may_not_be_read_is_not_said_to_be_empty(tmp_path: Path, m
 
     monkeypatch.setattr(os, "scandir", refused)
     monkeypatch.setattr(os, "access", lambda name, mode: False)
-    with pytest.raises(ModelFileNotFound, match="may not be read"):
+    with pytest.raises(ModelFileNotFound, match="without read permission"):
         resolve(str(tmp_path))
 
 
