@@ -346,7 +346,7 @@ def test_chat_renders_the_template_for_one_conversation_or_several(parrot: LLM) 
     wrong: Any
     for wrong in (None, {"role": "user", "content": "Hi!"}, iter(messages)):
         for ask in (parrot.chat, parrot.stream_chat):
-            with pytest.raises(InvalidInput, match="must be a text or a list of messages, not"):
+            with pytest.raises(InvalidInput, match=r"`messages` must be a .*list.*, not"):
                 ask(wrong)
     for wrong in ([None], [5], [messages, None]):
         with pytest.raises(InvalidInput, match="must hold messages, or lists of messages, not"):

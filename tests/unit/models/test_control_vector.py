@@ -48,7 +48,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     lora = write_adapter(tmp_path / "lora.gguf", random_pairs(model, 1))
     assert "3 numbers" in refusal(str(short))
     assert "does not have" in refusal(str(deep))
-    assert "are none" in refusal(str(broken))
+    assert "not finite" in refusal(str(broken))
     assert "not a control vector" in refusal(str(lora))
     assert "no file" in refusal(str(tmp_path / "gone.gguf"))
     (tmp_path / "cut.gguf").write_bytes(short.read_bytes()[:60])
