@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=200)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--rate", type=float, default=0.8, help="conversations that begin in a second")
-    parser.add_argument("--cache-tokens", type=int, default=Machine.cache_tokens, help="of each replica")
+    parser.add_argument("--cache-tokens", type=int, default=Machine().cache_tokens, help="of each replica")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     machine = Machine(cache_tokens=given.cache_tokens)
