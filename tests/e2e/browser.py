@@ -141,6 +141,24 @@ def answered(page: Any) -> None:
     page.get_by_role("log").get_by_role("button", name="Regenerate").wait_for()
 
 
+def long_chat(num_messages: int, text: str) -> dict[str, Any]:
+    """A conversation to `take_in`: messages `n0`, `n1`, … below each other, each with its number in `text`."""
+    nodes = {
+        f"n{at}": {"id": f"n{at}", "parent": f"n{at - 1}" if at else "", "role": "user", "content": text.format(at)}
+        for at in range(num_messages)
+    }
+    return {"title": "Long", "updated": 1, "nodes": nodes, "leaf": f"n{num_messages - 1}"}
+
+
+def opened_tokens(page: Any) -> tuple[Any, Any]:
+    """The dialog about the tokens of the last answer, and its tokens."""
+    page.get_by_role("button", name="Tokens").click()
+    dialog = page.get_by_role("dialog", name="Tokens")
+    tokens = dialog.locator("button.token")
+    tokens.first.wait_for()
+    return dialog, tokens
+
+
 def axe_source() -> str:
     """The script of axe-core; skips where it is out of reach."""
     with tarfile.open(npm_package(*AXE)) as files:

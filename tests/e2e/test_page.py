@@ -8,7 +8,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, say, serving, take_in, until
+from tests.e2e.browser import NEEDS_BROWSER, answered, opened_tokens, say, serving, take_in, until
 from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
@@ -316,10 +316,7 @@ def test_an_answer_is_inspected_token_by_token(page: Any, address: str):
     page.goto(address)
     say(page, "Write a poem.")
     answered(page)
-    page.get_by_role("button", name="Tokens").click()
-    dialog = page.get_by_role("dialog", name="Tokens")
-    tokens = dialog.locator("button.token")
-    tokens.first.wait_for()
+    dialog, tokens = opened_tokens(page)
     assert "".join(tokens.all_inner_texts()).startswith("Some **bold**")
     tokens.nth(3).click()
     dialog.get_by_label("Temperature").fill("0")

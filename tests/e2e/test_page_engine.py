@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, say, serving, until
+from tests.e2e.browser import NEEDS_BROWSER, answered, opened_tokens, say, serving, until
 from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
@@ -82,10 +82,7 @@ def test_each_token_is_linked_to_the_step_that_made_it(page: Any, address: str):
     page.get_by_role("link", name="Engine").click()
     say(page, "Write a poem.")
     answered(page)
-    page.get_by_role("button", name="Tokens").click()
-    dialog = page.get_by_role("dialog", name="Tokens")
-    tokens = dialog.locator("button.token")
-    tokens.first.wait_for()
+    dialog, tokens = opened_tokens(page)
     dialog.get_by_label("Color by").select_option("step")
     assert dialog.locator("button.token.m1").count() > 5
     tokens.nth(2).click()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, say, until
+from tests.e2e.browser import NEEDS_BROWSER, answered, opened_tokens, say, until
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
 from tests.e2e.browser import page as page
@@ -53,10 +53,7 @@ def test_tokens_have_the_chances_of_the_model_and_another_one_is_written_on(page
     page.goto(address)
     say(page, "What is the capital of Italy?")
     answered(page)
-    page.get_by_role("button", name="Tokens").click()
-    dialog = page.get_by_role("dialog", name="Tokens")
-    tokens = dialog.locator("button.token")
-    tokens.first.wait_for()
+    dialog, tokens = opened_tokens(page)
     answer = page.locator("article.assistant .text").inner_text()
     assert "".join(tokens.all_inner_texts()).startswith(answer[:20])
     tokens.nth(1).click()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, axe_source, say, serving, take_in, until
+from tests.e2e.browser import NEEDS_BROWSER, answered, axe_source, long_chat, say, serving, take_in, until
 from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
@@ -192,11 +192,7 @@ def seconds(session: Any) -> float:
 
 def test_what_is_earlier_comes_when_asked_for_and_what_is_read_stays_in_place(page: Any, address: str):
     page.goto(address)
-    nodes = {
-        f"n{at}": {"id": f"n{at}", "parent": f"n{at - 1}" if at else "", "role": "user", "content": f"message {at}."}
-        for at in range(230)
-    }
-    take_in(page, [{"title": "Long", "updated": 1, "nodes": nodes, "leaf": "n229"}])
+    take_in(page, [long_chat(230, "message {}.")])
     log = page.get_by_role("log")
     log.get_by_text("message 229.").wait_for()
     log.get_by_role("button", name="Show 100 earlier").scroll_into_view_if_needed()

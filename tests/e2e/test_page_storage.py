@@ -7,7 +7,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, say, serving, take_in, until
+from tests.e2e.browser import NEEDS_BROWSER, answered, long_chat, say, serving, take_in, until
 from tests.e2e.browser import address as address
 from tests.e2e.browser import browser as browser
 from tests.e2e.browser import context as context
@@ -30,18 +30,15 @@ WRITES = """() => {
 
 def test_only_what_has_changed_is_written(page: Any, address: str):
     page.goto(address)
-    nodes = {
-        f"n{at}": {"id": f"n{at}", "parent": f"n{at - 1}" if at else "", "role": "user", "content": f"{at}"}
-        for at in range(50)
-    }
-    take_in(page, [{"title": "Long", "updated": 1, "nodes": nodes, "leaf": "n49"}])
+    chat = long_chat(50, "{}")
+    take_in(page, [chat])
     page.evaluate(WRITES)
     say(page, "Write a poem.")
     answered(page)
     until(page, "window.writes.length > 0")
     messages = {name for store, name in page.evaluate("window.writes") if store == "messages"}
     assert len(messages) == 2, "the question and the answer"
-    assert not messages & nodes.keys()
+    assert not messages & chat["nodes"].keys()
 
 
 def test_a_file_is_stored_once_and_comes_back(page: Any, address: str):

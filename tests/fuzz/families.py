@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stoker.backends.native import NativeEncoder, NativeOptions
 from stoker.core.embedding import Piece, Pooling
@@ -18,6 +18,8 @@ from stoker.models.gguf import read_gguf
 from tests.fuzz.model_files import FLOATS, compute, damage_header, damage_values
 from tests.tiny_encoders import TinyEncoder, write_encoder
 from tests.tiny_models import TinyModel, write_tiny_model
+
+ModelT = TypeVar("ModelT", TinyModel, TinyEncoder)
 
 FAMILIES = (
     TinyModel(architecture="qwen3moe", type="Q8_0", num_experts=12),
@@ -105,26 +107,28 @@ _OF_EXPERTS = (
 
 def family_case(rng: random.Random, folder: Path) -> str:
     """One of `FAMILIES`, with other numbers than its tensors have, or damaged."""
-    model, path = rng.choice(FAMILIES), folder / "case.gguf"
-    is_damaged = rng.random() < 0.4
-    told = model if is_damaged else replace(model, keys={**model.keys, **_lies(rng)})
-    if not _is_written(lambda: write_tiny_model(path, told)):
+    path = folder / "case.gguf"
+    if not _is_written_wrong(rng, rng.choice(FAMILIES), path, write_tiny_model):
         return "not written"
-    if is_damaged:
-        _damage(rng, path)
     return compute(path, kv_type=rng.choice(["f16", "q8", "i16", None]))
 
 
 def encoder_case(rng: random.Random, folder: Path) -> str:
     """One of `ENCODERS`, likewise."""
     model, path = rng.choice(ENCODERS), folder / "case.gguf"
+    if not _is_written_wrong(rng, model, path, write_encoder):
+        return "not written"
+    return _embed(path, Pooling.RANK if model.labels else rng.choice((Pooling.MEAN, Pooling.CLS, Pooling.LAST)))
+
+
+def _is_written_wrong(rng: random.Random, model: ModelT, path: Path, write: Callable[[Path, ModelT], Path]) -> bool:
     is_damaged = rng.random() < 0.4
     told = model if is_damaged else replace(model, keys={**model.keys, **_lies(rng)})
-    if not _is_written(lambda: write_encoder(path, told)):
-        return "not written"
+    if not _is_written(lambda: write(path, told)):
+        return False
     if is_damaged:
         _damage(rng, path)
-    return _embed(path, Pooling.RANK if model.labels else rng.choice((Pooling.MEAN, Pooling.CLS, Pooling.LAST)))
+    return True
 
 
 def _is_written(write: Callable[[], Path]) -> bool:

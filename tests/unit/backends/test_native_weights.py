@@ -259,7 +259,7 @@ def test_a_packed_file_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
         memory = load(path).memory
         writing = Writing(PackedStore(packed, PLENTY), name, memory, finish_s=0)
         writing.close()
-    for thread in threading.enumerate():  # it has the lock now, and sees that nobody waits for the file
+    for thread in threading.enumerate():  # it has the lock now, and sees that no thread waits for the file
         if thread.name == "stoker-packed-file":
             thread.join(BOUND_S)
     assert not list(packed.glob("*.stoker"))

@@ -56,7 +56,7 @@ def test_a_deleted_conversation_stays_deleted_for_older_browsers(tmp_path: Path)
     assert store.listed() == [{"id": "a", "updated": 2000, "gone": True}]
     assert store.send("GET", "/a").status_code == 404
     assert store.put("a", 1500).status_code == 409
-    assert store.put("a", 2500).status_code == 200, "somebody went on with it"
+    assert store.put("a", 2500).status_code == 200, "a browser went on with it"
     assert store.listed() == [{"id": "a", "updated": 2500}]
 
 
