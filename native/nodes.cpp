@@ -27,7 +27,7 @@ bool take_memory_in_turn(const std::vector<int32_t>& nodes) {
     }
     int before = kDefault;
     if (syscall(SYS_get_mempolicy, &before, nullptr, 0ul, nullptr, 0ul) != 0 || before != kDefault) {
-        return false;  // somebody has said where memory is to be taken (numactl)
+        return false;  // another program has said where memory is to be taken (numactl)
     }
     return syscall(SYS_set_mempolicy, kInterleave, mask, kMostNodes) == 0;
 }

@@ -160,7 +160,7 @@ void Pool::finish(int32_t thread, int32_t owner, uint64_t ticket) {
     if (num_done.fetch_add(1, std::memory_order_acq_rel) + 1 < size) {
         return;
     }
-    num_done.store(0, std::memory_order_relaxed);  // until the next stage opens, this range is nobody's
+    num_done.store(0, std::memory_order_relaxed);  // until the next stage opens, no thread has this range
     int64_t done = size;
     for (const Level& level : levels_) {
         const int32_t group = owner / level.num_threads;
@@ -177,7 +177,7 @@ void Pool::finish(int32_t thread, int32_t owner, uint64_t ticket) {
     begin_stage(stage_ + 1);
 }
 
-// The first stage from `stage` on that has pieces. Only one thread is here at a time, and nobody holds a piece.
+// The first stage from `stage` on that has pieces. Only one thread is here at a time, and no piece is held.
 void Pool::begin_stage(int32_t stage) {
     const int32_t num_stages = program_->num_stages();
     while (stage < num_stages && program_->num_pieces(stage) == 0) {

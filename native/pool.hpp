@@ -7,8 +7,8 @@
 //   group          | taken | done |                                       a line of eight ranges, of eight groups, ...
 //
 // Each thread has a range of consecutive pieces, so that the memory it reads is consecutive, too, and so that it alone writes to
-// the line that says how far it is; who has none left takes another's. A range of an earlier stage begins anew when somebody
-// takes its first piece, so a stage is opened by one write. Who does the last piece of a range says so to its group, who does
+// the line that says how far it is; a thread that has none left takes another's. A range of an earlier stage begins anew when its
+// first piece is taken, so a stage is opened by one write. The thread that does the last piece of a range says so to its group, who does
 // the last of a group to the next larger one: no line is written by more than nine threads in a stage, whatever the number of
 // threads and pieces, unless they are stolen.
 //

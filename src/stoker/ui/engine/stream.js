@@ -47,7 +47,7 @@ export function watch(model) {
 /** Tabs share a stream only if they see the same server with the same key. */
 const nameOf = (model) => `stoker.engine.${new URL('.', document.baseURI).pathname}.${digest(key.value)}.${model}`;
 
-/** A number that differs for different keys. It hides nothing: whoever reads it can read the key. */
+/** A number that differs for different keys. It hides nothing: code that reads it can read the key. */
 const digest = (text) => [...text].reduce((sum, letter) => (Math.imul(sum, 31) + letter.codePointAt(0)) | 0, 7);
 
 function join(model) {
