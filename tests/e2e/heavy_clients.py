@@ -6,9 +6,10 @@ Run by `test_heavy_clients`, in an environment of its own; by hand: see there.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +27,15 @@ CHAT: dict[str, Any] = {
     "max_tokens": 8,
     "num_retries": 0,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage_collection() -> Iterator[None]:
+    """A stream that `litellm` leaves in a reference cycle is closed by the garbage collector, which may run while
+    httpcore holds the lock that closing takes: the client then waits for itself forever."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="module")
