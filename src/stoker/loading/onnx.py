@@ -24,7 +24,7 @@ from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.json_tokenizer import read_tokenizer
 from stoker.engine.loaded import Loaded
-from stoker.errors import ConfigError, ModelFileInvalid
+from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
 from stoker.loading.loader import MAX_SLOTS, asked_sizes, no_images, only_llama, usual_slots
 from stoker.loading.onnx_encoder import EncoderParts, read_encoder
 from stoker.loading.onnx_placement import placement
@@ -32,7 +32,7 @@ from stoker.models.cache import packed_dir
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.models.onnx_description import OnnxDescription, describe_onnx
-from stoker.models.onnx_folder import OnnxFolder, open_onnx_folder
+from stoker.models.onnx_folder import TABLE, OnnxFolder, open_onnx_folder
 from stoker.models.onnx_graph import OnnxGraph, read_onnx_graph
 from stoker.models.onnx_links import follow_links
 from stoker.models.onnx_plan import OnnxSizes, onnx_needs
@@ -56,6 +56,17 @@ class _Parts:
     facts: OnnxDescription
     signature: Signature
     tokenizer: JSONTokenizer
+    table: OnnxGraph | None
+    """Makes rows of token ids, if the graph takes rows."""
+
+    @property
+    def graphs(self) -> tuple[OnnxGraph, ...]:
+        """All that is computed in the engine."""
+        return (self.graph,) if self.table is None else (self.graph, self.table)
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(graph.weights_bytes for graph in self.graphs)
 
 
 class OnnxLoader:
@@ -83,7 +94,7 @@ class OnnxLoader:
         sizes = OnnxSizes(
             model=parts.facts.name,
             trained_context=parts.facts.trained_context,
-            weights_bytes=parts.graph.weights_bytes,
+            weights_bytes=parts.weights_bytes,
             kv_bytes_per_token=parts.signature.kv_bytes_per_token,
             logits_bytes=max_logits_bytes(parts.signature, self._config.ctx_size or parts.facts.trained_context),
         )
@@ -102,7 +113,8 @@ class OnnxLoader:
         parts, config = self._parts, self._config
         ends = frozenset(id_ for id_ in parts.tokenizer.eog_token_ids() if id_ < parts.signature.vocab_size)
         options = self._options()
-        backend = OnnxBackend(own_products(parts.graph), parts.signature, options, eog_token_ids=ends, mark=mark)
+        graph = own_products(parts.graph)
+        backend = OnnxBackend(graph, parts.signature, options, table=parts.table, eog_token_ids=ends, mark=mark)
         logger.info("%s is computed by ONNX Runtime (%s)", config.model or parts.graph.path, backend.provider)
         return Loaded(
             backend=backend,
@@ -113,9 +125,9 @@ class OnnxLoader:
             defaults=sampling_defaults(config, parts.facts.defaults),
             path=parts.graph.path.parent,
             chat_template=parts.facts.chat_template,
-            num_parameters=parts.graph.num_parameters,
-            size_bytes=parts.graph.weights_bytes,
-            weight_files=parts.graph.weight_files,
+            num_parameters=sum(graph.num_parameters for graph in parts.graphs),
+            size_bytes=parts.weights_bytes,
+            weight_files=tuple(file for graph in parts.graphs for file in graph.weight_files),
             max_running=self._max_running,
         )
 
@@ -172,11 +184,27 @@ def _read(config: EngineConfig) -> _Parts | EncoderParts:
     if is_encoder(plain):
         return read_encoder(config, folder, follow_links(plain), facts, read_tokenizer(folder, facts))
     graph = follow_links(choose_rows(plain))
-    signature = read_signature(graph, names=facts.names, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
+    signature = read_signature(
+        graph,
+        names=facts.names,
+        num_kv_heads=facts.num_kv_heads,
+        head_size=facts.head_size,
+        hidden_size=facts.hidden_size,
+    )
     _check_kv_type(config, signature)
     tokenizer = read_tokenizer(folder, facts)
     _check_vocabulary(tokenizer, signature, graph)
-    return _Parts(folder, graph, facts, signature, tokenizer)
+    return _Parts(folder, graph, facts, signature, tokenizer, _table(folder) if signature.row_width else None)
+
+
+def _table(folder: OnnxFolder) -> OnnxGraph:
+    path = folder.beside(TABLE)
+    if path is None:
+        message = (
+            f"{folder.graph} takes `inputs_embeds`, and there is no {TABLE}.onnx beside it, which makes them of tokens"
+        )
+        raise ModelFileNotFound(message, path=str(folder.graph.parent))
+    return follow_links(read_onnx_graph(path))
 
 
 def _check_kv_type(config: EngineConfig, signature: Signature) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,7 @@ import pytest
 
 from stoker.backends.onnx import OnnxBackend
 from stoker.backends.onnx.growing import GrowingKV
+from stoker.backends.onnx.kv import Rows
 from stoker.backends.onnx.memory import GRANULE
 from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
 from stoker.core.stages import Stage
@@ -30,6 +31,9 @@ MODELS = {
     "plain, half": TinyOnnx(attention="plain", kv_type="float16"),
     "plain, last row": TinyOnnx(attention="plain", rows="last"),
     "external weights": TinyOnnx(external=True),
+    "fused, takes rows": TinyOnnx(takes_rows=True),
+    "plain, takes rows": TinyOnnx(takes_rows=True, attention="plain", rows="last"),
+    "positions of three axes": TinyOnnx(takes_rows=True, attention="plain", has_axes=True),
 }
 
 
@@ -140,9 +144,12 @@ def test_a_fused_graph_on_a_device_holds_its_kv_there(tmp_path: Path, monkeypatc
 def test_padding_is_bounded_if_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[int]] = []
     compute = GrowingKV.compute
-    monkeypatch.setattr(
-        GrowingKV, "compute", lambda self, slots, *a: (groups.append(list(slots)), compute(self, slots, *a))[1]
-    )
+
+    def noted(kv: GrowingKV, chunks: Sequence[Chunk], num_logits: int) -> Rows:
+        groups.append([chunk.slot for chunk in chunks])
+        return compute(kv, chunks, num_logits)
+
+    monkeypatch.setattr(GrowingKV, "compute", noted)
     with open_tiny(tmp_path, TinyOnnx(attention="plain"), max_paddings=10) as backend:
         run(backend, *(Chunk(slot, 0, tuple(range(2 + 8 * slot))) for slot in range(4)))
         groups.clear()
