@@ -7,6 +7,7 @@ is not what we write ourselves.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +49,12 @@ class TinyOnnx:
     head_size: int = 16
     feed_forward: int = 96
     context: int = 256
+    words: tuple[str, ...] = ()
+    """Special tokens besides those of `SPECIAL`."""
+
+    @property
+    def vocab_size(self) -> int:
+        return VOCAB_SIZE + len(self.words)
 
     @property
     def hidden(self) -> int:
@@ -97,11 +104,11 @@ def write_onnx_folder(folder: Path, model: TinyOnnx | None = None, **config: Any
     graph = folder / ("onnx/decoder_model_merged.onnx" if model.takes_rows else "model.onnx")
     graph.parent.mkdir(exist_ok=True)
     write_graph(graph, model)
-    write_tokenizer(folder)
+    write_tokenizer(folder, words=model.words)
     described = {
         "model_type": "llama",
         "max_position_embeddings": model.context,
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": model.vocab_size,
         "num_attention_heads": model.num_heads,
         "num_key_value_heads": model.num_kv_heads,
         "hidden_size": model.hidden,
@@ -112,13 +119,13 @@ def write_onnx_folder(folder: Path, model: TinyOnnx | None = None, **config: Any
     return folder
 
 
-def write_tokenizer(folder: Path, num_more: int = 0) -> None:
-    """Bytes and four special tokens; `num_more` words besides."""
+def write_tokenizer(folder: Path, num_more: int = 0, words: Sequence[str] = ()) -> None:
+    """Bytes, four special tokens and those of `words`; `num_more` words besides."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in (*SPECIAL, *words)])
     tokenizer.add_tokens([f"word{index}" for index in range(num_more)])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"bos_token": SPECIAL[0], "eos_token": {"content": SPECIAL[3]}, "chat_template": CHATML}
@@ -127,7 +134,7 @@ def write_tokenizer(folder: Path, num_more: int = 0) -> None:
 
 def write_graph(path: Path, model: TinyOnnx) -> None:
     graph = _Graph(model)
-    table = graph.weight("embedding", VOCAB_SIZE, model.hidden)
+    table = graph.weight("embedding", model.vocab_size, model.hidden)
     if model.takes_rows:
         x = "inputs_embeds"
         name = (
@@ -306,7 +313,7 @@ def _head(graph: _Graph, x: str) -> None:
         graph.add("Neg", ["num_logits_to_keep"], "kept_begin_0")
         graph.add("Reshape", ["kept_begin_0", graph.integers(1)], "kept_begin")
         x = graph.add("Slice", [x, "kept_begin", graph.integers(2**31), graph.integers(1)], "rows")
-    graph.linear(x, "logits", model.hidden, VOCAB_SIZE)
+    graph.linear(x, "logits", model.hidden, model.vocab_size)
 
 
 def _save(path: Path, graph: _Graph) -> None:
@@ -325,7 +332,7 @@ def _save(path: Path, graph: _Graph) -> None:
         inputs.append(info("num_logits_to_keep", TensorProto.INT64, []))
     inputs += [info(f"past_key_values.{i}.{name}", kind, ["batch", heads, "past", size]) for i, name in pairs]
     rows = {"all": "new", "last": 1, "kept": "kept"}[model.rows]
-    outputs = [info("logits", TensorProto.FLOAT, ["batch", rows, VOCAB_SIZE])]
+    outputs = [info("logits", TensorProto.FLOAT, ["batch", rows, model.vocab_size])]
     outputs += [info(f"present.{i}.{name}", kind, ["batch", heads, "end", size]) for i, name in pairs]
     _write(path, helper.make_graph(graph.nodes, "tiny", inputs, outputs, graph.constants), external=model.external)
 
@@ -355,7 +362,7 @@ class OnnxReference:
     def logits(self, token_ids: list[int], *, rows: Any = None, positions: Any = None) -> NDArray[np.float64]:
         """`rows` stand in place of the embeddings of negative ids, `positions` are those along three axes."""
         w, model = self.weights, self.model
-        x = w["embedding"][token_ids] * 8
+        x = w["embedding"][np.maximum(token_ids, 0)] * 8
         if rows is not None:
             x[np.array(token_ids) < 0] = rows
         self._positions = np.tile(np.arange(len(x)), (3, 1)) if positions is None else positions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,14 +25,15 @@ from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.json_tokenizer import read_tokenizer
 from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
-from stoker.loading.loader import MAX_SLOTS, asked_sizes, no_images, only_llama, usual_slots
+from stoker.loading.loader import MAX_SLOTS, asked_sizes, names_projector, only_llama, usual_slots
 from stoker.loading.onnx_encoder import EncoderParts, read_encoder
 from stoker.loading.onnx_placement import placement
+from stoker.loading.onnx_sight import Sight, read_sight
 from stoker.models.cache import packed_dir
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.models.onnx_description import OnnxDescription, describe_onnx
-from stoker.models.onnx_folder import TABLE, OnnxFolder, open_onnx_folder
+from stoker.models.onnx_folder import TABLE, VISION, OnnxFolder, open_onnx_folder
 from stoker.models.onnx_graph import OnnxGraph, read_onnx_graph
 from stoker.models.onnx_links import follow_links
 from stoker.models.onnx_plan import OnnxSizes, onnx_needs
@@ -58,6 +59,7 @@ class _Parts:
     tokenizer: JSONTokenizer
     table: OnnxGraph | None
     """Makes rows of token ids, if the graph takes rows."""
+    sight: Sight
 
     @property
     def graphs(self) -> tuple[OnnxGraph, ...]:
@@ -84,7 +86,10 @@ class OnnxLoader:
             return ConfigError(f"{path} is an ONNX model, and {reason}", key="backend")
         if self._config.lora or self._config.adapters:
             return ConfigError(f"{path} is an ONNX model, and adapters (--lora) are for GGUF models", key="lora")
-        return no_images(self._config, "ONNX Runtime")
+        if names_projector(self._config):
+            message = f"--mmproj FILE is for GGUF models; images of {path} are encoded by {VISION}.onnx in its folder"
+            return ConfigError(message, key="mmproj")
+        return None
 
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
@@ -98,12 +103,13 @@ class OnnxLoader:
             kv_bytes_per_token=parts.signature.kv_bytes_per_token,
             logits_bytes=max_logits_bytes(parts.signature, self._config.ctx_size or parts.facts.trained_context),
         )
-        return onnx_needs(
+        needs = onnx_needs(
             sizes,
             parts.facts.hints,
             **asked_sizes(self._config, parallel=self._max_running),
             spare_kv_tokens=spare_kv_tokens(self._num_slots),
         )
+        return replace(needs, compute_bytes=needs.compute_bytes + parts.sight.num_bytes)
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`. ONNX Runtime does not tell how far it is."""
@@ -119,6 +125,10 @@ class OnnxLoader:
         return Loaded(
             backend=backend,
             kv_port=backend,
+            rows_port=backend if backend.row_width else None,
+            projector=parts.sight.projector,
+            image_text=parts.sight.image_text,
+            media_refusal=parts.sight.refusal,
             backend_name=self.name,
             devices=() if backend.provider == "cpu" else (backend.provider,),
             tokenizer=parts.tokenizer,
@@ -194,7 +204,11 @@ def _read(config: EngineConfig) -> _Parts | EncoderParts:
     _check_kv_type(config, signature)
     tokenizer = read_tokenizer(folder, facts)
     _check_vocabulary(tokenizer, signature, graph)
-    return _Parts(folder, graph, facts, signature, tokenizer, _table(folder) if signature.row_width else None)
+    table = _table(folder) if signature.row_width else None
+    sight = read_sight(config, folder, signature, tokenizer)
+    if table is not None and sight.refusal:
+        logger.warning("%s takes no images: %s", facts.name, sight.refusal)
+    return _Parts(folder, graph, facts, signature, tokenizer, table, sight)
 
 
 def _table(folder: OnnxFolder) -> OnnxGraph:

@@ -14,6 +14,7 @@ from stoker.backends.onnx.growing import GrowingKV
 from stoker.backends.onnx.kv import Rows
 from stoker.backends.onnx.memory import GRANULE
 from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
+from stoker.core.media import RowPiece, Span
 from stoker.core.stages import Stage
 from stoker.errors import BackendError, ConfigError, ModelNotLoaded
 from tests.onnx_models import OnnxReference, TinyOnnx
@@ -230,3 +231,41 @@ def test_numbers_out_of_range_are_named(tmp_path: Path) -> None:
     for name, value in (("context_size", 0), ("kv_tokens", 0), ("threads", 0), ("threads", 513)):
         with pytest.raises(ConfigError, match=f"`{name}` must be"):
             open_tiny(tmp_path, TinyOnnx(), **{name: value})
+
+
+def test_rows_of_images_are_computed_beside_tokens_however_chunks_are_cut(tmp_path: Path) -> None:
+    """A graph with positions of three axes, against float64: the rows of an image of 3 × 2, and text behind it."""
+    model = TinyOnnx(takes_rows=True, attention="plain", has_axes=True)
+    span = Span(b"image", 6, grid=(3, 2))
+    rows = np.random.default_rng(3).standard_normal((6, model.hidden)).astype(np.float32)
+    (text,) = texts(20)
+    entries = (*text[:5], *span.entries(), *text[5:])
+    image = [[5] * 6, [5, 5, 5, 6, 6, 6], [5, 6, 7, 5, 6, 7]]
+    positions = [[*range(5), *axis, *range(8, 23)] for axis in image]
+    with open_tiny(tmp_path, model) as backend:
+        backend.hold_rows(span.key, rows)
+        reference = OnnxReference(model, tmp_path / "model.onnx")
+        expected = reference.logits(list(entries), rows=rows, positions=np.array(positions))
+        for slot, ends in enumerate([(26,), (7, 26), (5, 9, 10, 11, 20, 26), tuple(range(1, 27))]):
+            start = 0
+            for end in ends:
+                first, last = max(start - 5, 0), min(end - 5, 6)
+                pieces = [RowPiece(max(5, start) - start, first, last - first, span, 5)] if first < last else []
+                shift = -3 if start >= 11 else 0
+                found = run(backend, Chunk(slot, start, entries[start:end], end - start, (), tuple(pieces), shift))
+                assert distance(found, expected[start:end]) < LIMITS["float32"]
+                start = end
+
+
+def test_logits_of_the_last_entries_are_those_of_the_right_rows(tmp_path: Path) -> None:
+    """A graph that gives one row of logits a run: a chunk with an image is computed in parts."""
+    model = TinyOnnx(takes_rows=True, attention="plain", has_axes=True, rows="last")
+    span = Span(b"image", 4, grid=(2, 2))
+    rows = np.random.default_rng(3).standard_normal((4, model.hidden)).astype(np.float32)
+    entries = (1, 2, *span.entries(), 3, 4)
+    positions = np.array([[0, 1, 2, 2, 2, 2, 4, 5], [0, 1, 2, 2, 3, 3, 4, 5], [0, 1, 2, 3, 2, 3, 4, 5]])
+    with open_tiny(tmp_path, model) as backend:
+        backend.hold_rows(span.key, rows)
+        found = run(backend, Chunk(0, 0, entries, 5, (), (RowPiece(2, 0, 4, span, 2),)))
+        reference = OnnxReference(model, tmp_path / "model.onnx")
+        assert distance(found, reference.logits(list(entries), rows=rows, positions=positions)[3:]) < LIMITS["float32"]
