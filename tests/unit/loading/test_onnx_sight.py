@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -17,8 +18,8 @@ from stoker.errors import ConfigError, InvalidInput, ModelFileNotFound, ModelUns
 from stoker.llm.completion import Completion
 from stoker.models.onnx_folder import TABLE, graph_beside
 from stoker.models.onnx_hub import onnx_parts
-from tests.onnx_models import TinyOnnx, write_graph, write_onnx_folder
-from tests.onnx_vision import COLORS, ROWS, write_seeing_folder
+from tests.onnx_models import OnnxReference, TinyOnnx, write_graph, write_onnx_folder
+from tests.onnx_vision import COLORS, ROWS, model_of, rows_of_words, write_seeing_folder
 from tests.projector_files import picture
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=2)
@@ -239,3 +240,24 @@ def test_an_encoder_that_is_called_otherwise_fails_only_requests_with_images(tmp
         with pytest.raises(ModelUnsupported, match="its input `pixel_sizes` has no known meaning"):
             llm.chat(question("red"), GREEDY)
         assert llm.chat([{"role": "user", "content": "Hello"}], GREEDY).text
+
+
+def test_rows_are_rotated_by_their_places_where_the_model_does_so(tmp_path: Path) -> None:
+    """Qwen 2 VL: 32 × 16 pixels are 4 × 2 rows, and what stands behind them goes on 4 positions later."""
+    folder = write_seeing_folder(tmp_path / "tiny", "qwen2_vl")
+    reference = OnnxReference(model_of("qwen2_vl"), folder / "onnx" / "decoder_model_merged.onnx")
+    before, behind = "<|im_start|>user:<|vision_start|>", f"<|vision_end|>{BEHIND}"
+    with LLM(str(folder), threads=1) as llm:
+        for color, row in zip(COLORS, rows_of_words(folder)[:, 0], strict=True):
+            seen = llm.chat(question(color, (32, 16)), GREEDY)
+            assert seen.usage.image_tokens == 8
+            first, last = llm.tokenize(before), llm.tokenize(behind)
+            start, end = len(first), len(first) + 4
+            axes = [[start] * 8, [start] * 4 + [start + 1] * 4, [*range(start, end)] * 2]
+            positions = np.array([[*range(start), *axis, *range(end, end + len(last))] for axis in axes])
+            logits = reference.logits([*first, *[-1] * 8, *last], rows=np.tile(row, (8, 1)), positions=positions)[-1]
+            assert seen.token_ids[0] == logits.argmax()
+            assert seen.logprobs is not None
+            assert seen.logprobs[0].chosen.logprob == pytest.approx(
+                logits.max() - np.log(np.exp(logits).sum()), abs=1e-4
+            )
