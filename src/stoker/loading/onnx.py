@@ -206,7 +206,7 @@ def _read(config: EngineConfig) -> _Parts | EncoderParts:
     _check_vocabulary(tokenizer, signature, graph)
     table = _table(folder) if signature.row_width else None
     sight = read_sight(config, folder, signature, tokenizer)
-    if table is not None and sight.refusal:
+    if sight.refusal and config.mmproj != "off" and folder.beside(VISION) is not None:
         logger.warning("%s takes no images: %s", facts.name, sight.refusal)
     return _Parts(folder, graph, facts, signature, tokenizer, table, sight)
 

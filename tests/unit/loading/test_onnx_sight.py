@@ -209,6 +209,7 @@ def refusal_of(folder: Path, **options: Any) -> str:
 def test_who_cannot_take_images_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write_seeing_folder(tmp_path / "tiny")
     assert refusal_of(folder, mmproj="off").endswith("takes no images: --mmproj off is set")
+    assert "takes no images" not in caplog.text
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "paligemma"}))
     unknown = refusal_of(folder)
