@@ -7,6 +7,7 @@ is not what we write ourselves.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +38,10 @@ class TinyOnnx:
     rows: Literal["all", "last", "kept"] = "all"
     """Logits of all positions, of the last one, or of as many as `num_logits_to_keep` says."""
     external: bool = False
+    takes_rows: bool = False
+    """`inputs_embeds` in place of `input_ids`; the table is in a graph of its own."""
+    has_axes: bool = False
+    """Positions are `(3, batch, new)`, as Qwen 2 VL has them; with plain attention only."""
     seed: int = 0
     num_layers: int = 2
     num_heads: int = 4
@@ -44,6 +49,12 @@ class TinyOnnx:
     head_size: int = 16
     feed_forward: int = 96
     context: int = 256
+    words: tuple[str, ...] = ()
+    """Special tokens besides those of `SPECIAL`."""
+
+    @property
+    def vocab_size(self) -> int:
+        return VOCAB_SIZE + len(self.words)
 
     @property
     def hidden(self) -> int:
@@ -90,12 +101,14 @@ def write_onnx_folder(folder: Path, model: TinyOnnx | None = None, **config: Any
     """A whole folder as optimum writes it; `config` is added to `config.json`."""
     model = model or TinyOnnx()
     folder.mkdir(parents=True, exist_ok=True)
-    write_graph(folder / "model.onnx", model)
-    write_tokenizer(folder)
+    graph = folder / ("onnx/decoder_model_merged.onnx" if model.takes_rows else "model.onnx")
+    graph.parent.mkdir(exist_ok=True)
+    write_graph(graph, model)
+    write_tokenizer(folder, words=model.words)
     described = {
         "model_type": "llama",
         "max_position_embeddings": model.context,
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": model.vocab_size,
         "num_attention_heads": model.num_heads,
         "num_key_value_heads": model.num_kv_heads,
         "hidden_size": model.hidden,
@@ -106,13 +119,13 @@ def write_onnx_folder(folder: Path, model: TinyOnnx | None = None, **config: Any
     return folder
 
 
-def write_tokenizer(folder: Path, num_more: int = 0) -> None:
-    """Bytes and four special tokens; `num_more` words besides."""
+def write_tokenizer(folder: Path, num_more: int = 0, words: Sequence[str] = ()) -> None:
+    """Bytes, four special tokens and those of `words`; `num_more` words besides."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in (*SPECIAL, *words)])
     tokenizer.add_tokens([f"word{index}" for index in range(num_more)])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"bos_token": SPECIAL[0], "eos_token": {"content": SPECIAL[3]}, "chat_template": CHATML}
@@ -121,13 +134,37 @@ def write_tokenizer(folder: Path, num_more: int = 0) -> None:
 
 def write_graph(path: Path, model: TinyOnnx) -> None:
     graph = _Graph(model)
-    graph.add("Gather", [graph.weight("embedding", VOCAB_SIZE, model.hidden), "input_ids"], "embedded")
-    x = graph.add("Mul", ["embedded", graph.constant("eight", np.float32(8))], "x0")
+    table = graph.weight("embedding", model.vocab_size, model.hidden)
+    if model.takes_rows:
+        x = "inputs_embeds"
+        name = (
+            path.name.replace("decoder_model_merged", "embed_tokens") if "merged" in path.name else "embed_tokens.onnx"
+        )
+        _save_table(path.with_name(name), graph)
+        graph.constants.clear()
+    else:
+        x = _embed(graph, table)
     _shared(graph)
     for layer in range(model.num_layers):
         x = _layer(graph, layer, x)
     _head(graph, graph.norm(x, "final"))
     _save(path, graph)
+
+
+def _embed(graph: _Graph, table: str, output: str = "x0") -> str:
+    graph.add("Gather", [table, "input_ids"], "embedded")
+    return graph.add("Mul", ["embedded", graph.constant("eight", np.float32(8))], output)
+
+
+def _save_table(path: Path, graph: _Graph) -> None:
+    """The table of tokens alone, which is the first constant of the graph."""
+    table = _Graph(graph.model)
+    table.constants = [graph.constants[0]]
+    _embed(table, graph.constants[0].name, "inputs_embeds")
+    info = helper.make_tensor_value_info
+    inputs = [info("input_ids", TensorProto.INT64, ["batch", "new"])]
+    outputs = [info("inputs_embeds", TensorProto.FLOAT, ["batch", "new", graph.model.hidden])]
+    _write(path, helper.make_graph(table.nodes, "table", inputs, outputs, table.constants))
 
 
 def _shared(graph: _Graph) -> None:
@@ -147,7 +184,7 @@ def _shared(graph: _Graph) -> None:
         return
     # allowed[b, 0, i, j] = mask[b, j] and j <= past + i (and j > past + i - window)
     graph.add("Shape", ["attention_mask"], "total", start=1, end=2)
-    graph.add("Shape", ["input_ids"], "num_new", start=1, end=2)
+    graph.add("Shape", ["inputs_embeds" if model.takes_rows else "input_ids"], "num_new", start=1, end=2)
     zero, one = graph.constant("zero", np.int64(0)), graph.constant("one", np.int64(1))
     graph.add("Squeeze", ["total"], "total_0")
     graph.add("Squeeze", ["num_new"], "num_new_0")
@@ -230,8 +267,28 @@ def _heads(graph: _Graph, x: str, num_heads: int) -> str:
 
 
 def _rotated(graph: _Graph, x: str) -> str:
+    if graph.model.has_axes:
+        return _rotated_by_axes(graph, x)
     tables = ["position_ids", "cos", "sin"]
     return graph.add("RotaryEmbedding", [x, *tables], f"{x}.rotated", domain="com.microsoft")
+
+
+def _rotated_by_axes(graph: _Graph, x: str) -> str:
+    """Pairs of numbers are rotated by the time, the row and the column in turn."""
+    half = graph.model.head_size // 2
+    for name in ("cos", "sin"):
+        if f"{name}.axes" not in {node.output[0] for node in graph.nodes}:
+            graph.add("Gather", [name, "position_ids"], f"{name}.all")
+            chosen = np.eye(3)[[index % 3 for index in range(half)]].T.reshape(3, 1, 1, half)
+            graph.add("Mul", [f"{name}.all", graph.constant("axis", chosen.astype(np.float32))], f"{name}.own")
+            graph.add("ReduceSum", [f"{name}.own", graph.integers(0)], f"{name}.sum", keepdims=0)
+            graph.add("Unsqueeze", [f"{name}.sum", graph.integers(1)], f"{name}.axes")
+    graph.add("Split", [x], f"{x}.1,{x}.2", axis=-1, num_outputs=2)
+    for name, one, other, sign in (("a", "1", "2", "Sub"), ("b", "2", "1", "Add")):
+        graph.add("Mul", [f"{x}.{one}", "cos.axes"], f"{x}.{name}c")
+        graph.add("Mul", [f"{x}.{other}", "sin.axes"], f"{x}.{name}s")
+        graph.add(sign, [f"{x}.{name}c", f"{x}.{name}s"], f"{x}.{name}")
+    return graph.add("Concat", [f"{x}.a", f"{x}.b"], f"{x}.rotated", axis=-1)
 
 
 def _joined(graph: _Graph, new: str, layer: int, kind: str) -> str:
@@ -256,7 +313,7 @@ def _head(graph: _Graph, x: str) -> None:
         graph.add("Neg", ["num_logits_to_keep"], "kept_begin_0")
         graph.add("Reshape", ["kept_begin_0", graph.integers(1)], "kept_begin")
         x = graph.add("Slice", [x, "kept_begin", graph.integers(2**31), graph.integers(1)], "rows")
-    graph.linear(x, "logits", model.hidden, VOCAB_SIZE)
+    graph.linear(x, "logits", model.hidden, model.vocab_size)
 
 
 def _save(path: Path, graph: _Graph) -> None:
@@ -266,21 +323,25 @@ def _save(path: Path, graph: _Graph) -> None:
     info = helper.make_tensor_value_info
     pairs = [(layer, name) for layer in range(model.num_layers) for name in ("key", "value")]
     inputs = [info("input_ids", TensorProto.INT64, ["batch", "new"])]
+    if model.takes_rows:
+        inputs = [info("inputs_embeds", TensorProto.FLOAT, ["batch", "new", model.hidden])]
     inputs += [info("attention_mask", TensorProto.INT64, ["batch", "total"])]
     if model.attention == "plain":
-        inputs.append(info("position_ids", TensorProto.INT64, ["batch", "new"]))
+        inputs.append(info("position_ids", TensorProto.INT64, [3] * model.has_axes + ["batch", "new"]))
     if model.rows == "kept":
         inputs.append(info("num_logits_to_keep", TensorProto.INT64, []))
     inputs += [info(f"past_key_values.{i}.{name}", kind, ["batch", heads, "past", size]) for i, name in pairs]
     rows = {"all": "new", "last": 1, "kept": "kept"}[model.rows]
-    outputs = [info("logits", TensorProto.FLOAT, ["batch", rows, VOCAB_SIZE])]
+    outputs = [info("logits", TensorProto.FLOAT, ["batch", rows, model.vocab_size])]
     outputs += [info(f"present.{i}.{name}", kind, ["batch", heads, "end", size]) for i, name in pairs]
-    proto = helper.make_model(
-        helper.make_graph(graph.nodes, "tiny", inputs, outputs, graph.constants),
-        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)],
-    )
+    _write(path, helper.make_graph(graph.nodes, "tiny", inputs, outputs, graph.constants), external=model.external)
+
+
+def _write(path: Path, graph: Any, *, external: bool = False) -> None:
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets)
     proto.ir_version = 10
-    if model.external:
+    if external:
         onnx.save_model(proto, path, save_as_external_data=True, location=f"{path.name}_data", size_threshold=256)
     else:
         onnx.save_model(proto, path)
@@ -293,10 +354,18 @@ class OnnxReference:
         self.model = model
         proto = onnx.load(str(path))
         self.weights = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in proto.graph.initializer}
+        if model.takes_rows:
+            table = onnx.load(str(path.with_name("embed_tokens.onnx"))).graph.initializer[0]
+            self.weights["embedding"] = numpy_helper.to_array(table).astype(np.float64)
+        self._positions: Any = None
 
-    def logits(self, token_ids: list[int]) -> NDArray[np.float64]:
+    def logits(self, token_ids: list[int], *, rows: Any = None, positions: Any = None) -> NDArray[np.float64]:
+        """`rows` stand in place of the embeddings of negative ids, `positions` are those along three axes."""
         w, model = self.weights, self.model
-        x = w["embedding"][token_ids] * 8
+        x = w["embedding"][np.maximum(token_ids, 0)] * 8
+        if rows is not None:
+            x[np.array(token_ids) < 0] = rows
+        self._positions = np.tile(np.arange(len(x)), (3, 1)) if positions is None else positions
         for layer in range(model.num_layers):
             p = f"l{layer}."
             h = _normed(x)
@@ -320,7 +389,8 @@ class OnnxReference:
         return mixed.transpose(1, 0, 2).reshape(length, -1)
 
     def _rotate(self, x: Any) -> Any:
-        cos, sin = (self.weights[name][: x.shape[1]] for name in ("cos", "sin"))
+        axis = np.arange(x.shape[2] // 2) % 3
+        cos, sin = (self.weights[name][self._positions[axis].T, np.arange(len(axis))] for name in ("cos", "sin"))
         first, second = np.split(x, 2, axis=-1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 

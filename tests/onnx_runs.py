@@ -23,7 +23,9 @@ def open_backend(path: Path, **options: Any) -> OnnxBackend:
     defaults: dict[str, Any] = {"context_size": 200, "kv_tokens": 1000, "num_slots": 6, "threads": 1}
     mark: Mark = options.pop("mark", no_mark)
     graph = follow_links(choose_rows(read_onnx_graph(path)))
-    return OnnxBackend(graph, read_signature(graph), OnnxOptions(**(defaults | options)), mark=mark)
+    signature = read_signature(graph)
+    table = read_onnx_graph(path.with_name("embed_tokens.onnx")) if signature.row_width else None
+    return OnnxBackend(graph, signature, OnnxOptions(**(defaults | options)), table=table, mark=mark)
 
 
 def open_tiny(folder: Path, model: TinyOnnx, **options: Any) -> OnnxBackend:

@@ -186,6 +186,8 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         can_constrain_calls=find_spec("llguidance") is not None,
         media=[] if loaded.projector is None else list(loaded.projector.kinds),
         row_width=0 if loaded.rows_port is None else loaded.rows_port.row_width,
+        media_refusal=loaded.media_refusal,
+        image_text=loaded.image_text,
         sampling=loaded.defaults.filled_from(BUILT_IN),
         devices=list(loaded.devices),
     )

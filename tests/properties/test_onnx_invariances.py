@@ -29,11 +29,12 @@ from tests.onnx_runs import distance, open_backend
 from tests.reference.native_runs import Rows
 
 CONTEXT = 80
-LIMITS = {"fused": 1e-5, "plain": 1e-5, "fused, half": 5e-3}
+LIMITS = {"fused": 1e-5, "plain": 1e-5, "fused, half": 5e-3, "takes rows": 1e-5}
 MODELS = {
     "fused": TinyOnnx(window=20),
     "plain": TinyOnnx(attention="plain", window=20, rows="last"),
     "fused, half": TinyOnnx(kv_type="float16", rows="kept"),
+    "takes rows": TinyOnnx(takes_rows=True),
 }
 SIZES = ((90, 4, 8), (140, 5, 3), (400, 8, 64), (400, 5, 1))
 """Of the pool, in slots, in entries of a batch."""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from stoker.backends.llama import LlamaBackend, LlamaOptions
 from stoker.backends.llama.native import library
-from stoker.backends.llama.projector import MtmdProjector, Pixels, Rows
+from stoker.backends.llama.projector import MtmdProjector
+from stoker.backends.row_maker import Pixels, Rows
 from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
 from stoker.core.media import PlacedSpan, Span
 from stoker.core.params import BUILT_IN

@@ -231,7 +231,7 @@ def check_media(card: ModelCard, media: Sequence[Media]) -> None:
     """Raises UnsupportedParameter if the model does not take one of the files."""
     for file in media:
         if file.kind not in card.media:
-            raise media_refused(file.kind)
+            raise media_refused(file.kind, card.media_refusal)
 
 
 def _thinking_kwargs(thinking: Thinking) -> dict[str, object]:

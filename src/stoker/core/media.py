@@ -71,8 +71,8 @@ class RowPiece(NamedTuple):
     """Rotary position of the span's first row."""
 
 
-Layout: TypeAlias = tuple[int | Span, ...]
-"""What a file becomes: tokens and rows in turn."""
+Layout: TypeAlias = tuple[int | str | Span, ...]
+"""What a file becomes: tokens, texts and rows in turn. A text is tokenized with the text of the prompt beside it."""
 
 
 def _row_entry(key: bytes, index: int) -> int:

@@ -117,7 +117,9 @@ class CardTemplate:
     @cached_property
     def _compiled(self) -> ChatTemplate:
         card = self._card
-        return chat_template.ChatTemplate(card.chat_template, bos_token=card.bos_token, eos_token=card.eos_token)
+        return chat_template.ChatTemplate(
+            card.chat_template, bos_token=card.bos_token, eos_token=card.eos_token, image_text=card.image_text
+        )
 
 
 def _invalid(where: str, problem: str) -> InvalidInput:

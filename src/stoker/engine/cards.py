@@ -106,6 +106,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     """What holds where a request says nothing."""
     media: list[MediaKind] = []
     """What the model takes beside text."""
+    media_refusal: str = ""
+    """Why images are refused, where a projector could not change it."""
+    image_text: str = ""
+    """What the chat template writes in place of an image; empty = images are put where their markers are in texts."""
     row_width: int = 0
     """Numbers of a row of an image; 0 = the owner of this card moves no rows."""
     devices: list[str] = []
@@ -122,8 +126,9 @@ def _counted_on(card: ModelCard) -> tuple[object, ...]:
     return card.architecture, *sizes, card.chat_template, card.bos_token, card.eos_token
 
 
-def media_refused(kind: MediaKind) -> UnsupportedParameter:
-    """The error of a request that gives a model what it does not take."""
+def media_refused(kind: MediaKind, reason: str = "") -> UnsupportedParameter:
+    """The error of a request that gives a model what it does not take; `reason` is its card's `media_refusal`."""
     plural = {"image": "images", "audio": "audio"}[kind]
     advice = "serve it with --mmproj FILE, the projector that belongs to the model"
-    return UnsupportedParameter(f"this model takes no {plural}; {advice}", parameter="messages")
+    said = f": {reason}" if reason and kind == "image" else f"; {advice}"
+    return UnsupportedParameter(f"this model takes no {plural}{said}", parameter="messages")

@@ -100,8 +100,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_tokens: int = 262_144
     """Maximum number of prompt tokens in the queue; a request that would exceed it is refused with status 429."""
     mmproj: str = "auto"
-    """Multimodal projector (GGUF) for images and audio: a file, auto (a file with mmproj in its name beside the model),
-    or off. For the native backend and --runtime llama-server."""
+    """Multimodal projector (GGUF) for images and audio: a file, auto (a file with mmproj in its name beside the model,
+    or the encoder in an ONNX folder), or off."""
     image_min_tokens: int | None = None
     """Minimum number of tokens of an image, for projectors that give larger images more of them (Qwen VL, Gemma 4,
     Pixtral): small images are enlarged. 1 to 16384. Default: the projector's own."""

@@ -33,6 +33,10 @@ class Loaded:
     """The same object as `backend`, if the backend computes rows of images."""
     projector: Projector | None = None
     """What makes rows of images and recordings, if the model has one."""
+    image_text: str = ""
+    """What the chat template writes in place of an image, if the files of the model expand that."""
+    media_refusal: str = ""
+    """Why no images are taken, where a projector could not change it."""
     embedder: Embedder | None = None
     """The embedder of the same model, if the backend has one; closing the backend closes it."""
     head_port: DraftHeadPort | None = None

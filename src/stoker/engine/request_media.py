@@ -76,7 +76,7 @@ class RequestMedia:
         """By marker, what each file becomes."""
         for file in media:
             if self._encoder is None or file.kind not in card.media:
-                raise media_refused(file.kind)
+                raise media_refused(file.kind, card.media_refusal)
         assert self._encoder is not None
         await self._encoder.check(card.row_width)
         return {file.marker: await self._encoder.layout(file) for file in media}
@@ -114,7 +114,11 @@ def _placed(prompt: PlacedPrompt, layouts: Mapping[str, Layout]) -> list[int | s
     """A prompt with the layouts of files in place of their markers."""
     found: list[int | str | Span] = []
     for part in _split(prompt, layouts):
-        found += layouts.get(part, (part,)) if isinstance(part, str) else (part,)
+        for piece in layouts.get(part, (part,)) if isinstance(part, str) else (part,):
+            if isinstance(piece, str) and found and isinstance(found[-1], str):
+                found[-1] += piece  # tokens may reach across the border
+            else:
+                found.append(piece)
     return found
 
 

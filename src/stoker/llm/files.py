@@ -117,7 +117,7 @@ class SessionMedia:
         if not submit.media:
             return submit
         if self._encoder is None:
-            raise media_refused(submit.media[0].kind)
+            raise media_refused(submit.media[0].kind, self._card.media_refusal)
         placing: Future[Submit] = asyncio.run_coroutine_threadsafe(
             self._requests.placed(submit, self._card), self._started(self._encoder)
         )

@@ -19,15 +19,15 @@ from stoker.media.encoding import Described, Encode, Encoded, Laid, Lay, Order, 
 from stoker.media.frames import Describe, Refused, begin_program, framed, read_orders
 
 if TYPE_CHECKING:
-    from stoker.backends.llama.projector import MtmdProjector, Rows
+    from stoker.backends.row_maker import RowMaker, Rows
 
 
 class _Encoder:
-    def __init__(self, open_projector: Callable[[], MtmdProjector], replies: BinaryIO) -> None:
+    def __init__(self, open_projector: Callable[[], RowMaker], replies: BinaryIO) -> None:
         self._open_projector = open_projector
         self._replies = replies
         self._sending = threading.Lock()
-        self._projector: MtmdProjector | None = None
+        self._projector: RowMaker | None = None
 
     def answer(self, number: int, order: Order) -> None:
         """On any thread: replies to an order."""
@@ -42,7 +42,7 @@ class _Encoder:
             self._replies.flush()
 
     def _reply(self, order: Order) -> Reply:
-        from stoker.backends.llama.projector import Pixels, Rows
+        from stoker.backends.row_maker import Pixels, Rows
 
         projector = self._open()
         match order:
@@ -56,14 +56,17 @@ class _Encoder:
                 pixels = Pixels(order.kind, order.width, order.height, order.pixels or None)
                 return Encoded(projector.encode(pixels, order.part, order.key).astype("<f4").tobytes())
 
-    def _open(self) -> MtmdProjector:
+    def _open(self) -> RowMaker:
         if self._projector is None:  # by the first order, which is alone
             self._projector = self._open_projector()
         return self._projector
 
 
 def main() -> None:
-    """`python -m stoker.loading.encode_program MODEL PROJECTOR THREADS LEAST MOST`, both in tokens of an image."""
+    """`python -m stoker.loading.encode_program MODEL PROJECTOR THREADS LEAST MOST`, both in tokens of an image.
+
+    The projector is a GGUF file, or the graph of an ONNX folder that makes rows of images.
+    """
     replies = begin_program()
     encoder = _Encoder(partial(_opened, *sys.argv[1:]), replies)
     with ThreadPoolExecutor(1) as encoding:
@@ -75,10 +78,15 @@ def main() -> None:
     os._exit(0)  # what is still being computed is no longer wanted
 
 
-def _opened(model: str, projector: str, threads: str, least: str, most: str) -> MtmdProjector:
+def _opened(model: str, projector: str, threads: str, least: str, most: str) -> RowMaker:
+    limits = int(least), int(most)
+    if projector.endswith(".onnx"):
+        from stoker.loading.onnx_sight import open_row_maker
+
+        return open_row_maker(Path(model), threads=int(threads), token_limits=limits)
     from stoker.backends.llama.projector import MtmdProjector
 
-    return MtmdProjector(Path(model), Path(projector), threads=int(threads), token_limits=(int(least), int(most)))
+    return MtmdProjector(Path(model), Path(projector), threads=int(threads), token_limits=limits)
 
 
 def _part(rows: Rows) -> RowsPart:

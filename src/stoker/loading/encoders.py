@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
+from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stoker.backends.cores import usable_cores
 from stoker.cache.fingerprint import WeightFile, fingerprint
 from stoker.engine.config import EngineConfig
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, ModelError
 from stoker.lazy import lazy_module
 from stoker.models.cache import cache_dir
+from stoker.models.onnx_folder import OnnxFolder, is_onnx_model, open_onnx_folder
+from stoker.models.onnx_graph import read_onnx_graph
+from stoker.models.onnx_vision import read_onnx_vision
 from stoker.models.projector import find_projector, read_projector
 
 if TYPE_CHECKING:
@@ -24,7 +31,7 @@ else:
 
 logger = logging.getLogger(__name__)
 
-_VERSION = "mtmd 1"
+_VERSION, _ONNX_VERSION = "mtmd 1", "onnx 1"
 _PROGRAM = "stoker.loading.encode_program"
 _LIBRARIES = {"PIL": "stoker[images]", "av": "stoker[audio]", "llama_cpp": "stoker[llama]"}
 
@@ -62,21 +69,36 @@ def create_encoder(config: EngineConfig) -> encoder.MediaEncoder | None:
         ModelFileNotFound: the file that `mmproj` names is not there.
         ConfigError: it is no projector, or a library is missing that it needs.
     """
-    if config.backend not in ("auto", "native", "llama") or not config.model_path.lower().endswith(".gguf"):
+    path = Path(config.model_path).absolute()
+    if config.backend in ("auto", "native", "llama") and path.suffix.lower() == ".gguf":
+        projector = usable_projector(config)
+        return None if projector is None else _encoder(config, path, projector, _VERSION)
+    if config.backend in ("auto", "onnx") and config.mmproj == "auto" and is_onnx_model(path):
+        with suppress(ModelError):  # the engine says what is wrong
+            return _of_folder(config, open_onnx_folder(path, config.onnx_variant))
+    return None
+
+
+def _of_folder(config: EngineConfig, folder: OnnxFolder) -> encoder.MediaEncoder | None:
+    """The encoder of an ONNX folder. Whether it goes with the model, the engine has checked."""
+    vision = read_onnx_vision(folder)
+    if vision is None or find_spec("PIL") is None:
         return None
-    path = usable_projector(config)
-    if path is None:
-        return None
-    model = Path(config.model_path).absolute()
+    settings = hashlib.sha256(msgspec.json.encode([vision.family, vision.pixels], order="sorted")).hexdigest()
+    return _encoder(config, folder.graph, vision.path, f"{_ONNX_VERSION} {settings}")
+
+
+def _encoder(config: EngineConfig, model: Path, projector: Path, version: str) -> encoder.MediaEncoder:
     limits = (config.image_min_tokens or 0, config.image_max_tokens or 0)
-    arguments = map(str, (model, path, config.threads or usable_cores(), *limits))
-    return encoder.MediaEncoder((sys.executable, "-m", _PROGRAM, *arguments), partial(_identity, path, limits))
+    version = f"{version} {limits[0]}-{limits[1]}" if any(limits) else version
+    arguments = map(str, (model, projector, config.threads or usable_cores(), *limits))
+    return encoder.MediaEncoder((sys.executable, "-m", _PROGRAM, *arguments), partial(_identity, projector, version))
 
 
-def _identity(projector: Path, limits: tuple[int, int]) -> bytes:
+def _identity(projector: Path, version: str) -> bytes:
     """The projector's whole content counts, as KV that was computed from its rows may be kept for years."""
-    version = f"{_VERSION} {limits[0]}-{limits[1]}" if any(limits) else _VERSION
-    return fingerprint([WeightFile.of(projector)], version, cache_dir() / "projectors.json")
+    files = read_onnx_graph(projector).weight_files if projector.suffix == ".onnx" else (projector,)
+    return fingerprint([WeightFile.of(file) for file in files], version, cache_dir() / "projectors.json")
 
 
 @cache

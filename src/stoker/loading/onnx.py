@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,15 +24,16 @@ from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.json_tokenizer import read_tokenizer
 from stoker.engine.loaded import Loaded
-from stoker.errors import ConfigError, ModelFileInvalid
-from stoker.loading.loader import MAX_SLOTS, asked_sizes, no_images, only_llama, usual_slots
+from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
+from stoker.loading.loader import MAX_SLOTS, asked_sizes, names_projector, only_llama, usual_slots
 from stoker.loading.onnx_encoder import EncoderParts, read_encoder
 from stoker.loading.onnx_placement import placement
+from stoker.loading.onnx_sight import Sight, read_sight
 from stoker.models.cache import packed_dir
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.models.onnx_description import OnnxDescription, describe_onnx
-from stoker.models.onnx_folder import OnnxFolder, open_onnx_folder
+from stoker.models.onnx_folder import TABLE, VISION, OnnxFolder, open_onnx_folder
 from stoker.models.onnx_graph import OnnxGraph, read_onnx_graph
 from stoker.models.onnx_links import follow_links
 from stoker.models.onnx_plan import OnnxSizes, onnx_needs
@@ -56,6 +57,18 @@ class _Parts:
     facts: OnnxDescription
     signature: Signature
     tokenizer: JSONTokenizer
+    table: OnnxGraph | None
+    """Makes rows of token ids, if the graph takes rows."""
+    sight: Sight
+
+    @property
+    def graphs(self) -> tuple[OnnxGraph, ...]:
+        """All that is computed in the engine."""
+        return (self.graph,) if self.table is None else (self.graph, self.table)
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(graph.weights_bytes for graph in self.graphs)
 
 
 class OnnxLoader:
@@ -73,7 +86,10 @@ class OnnxLoader:
             return ConfigError(f"{path} is an ONNX model, and {reason}", key="backend")
         if self._config.lora or self._config.adapters:
             return ConfigError(f"{path} is an ONNX model, and adapters (--lora) are for GGUF models", key="lora")
-        return no_images(self._config, "ONNX Runtime")
+        if names_projector(self._config):
+            message = f"--mmproj FILE is for GGUF models; images of {path} are encoded by {VISION}.onnx in its folder"
+            return ConfigError(message, key="mmproj")
+        return None
 
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
@@ -83,16 +99,17 @@ class OnnxLoader:
         sizes = OnnxSizes(
             model=parts.facts.name,
             trained_context=parts.facts.trained_context,
-            weights_bytes=parts.graph.weights_bytes,
+            weights_bytes=parts.weights_bytes,
             kv_bytes_per_token=parts.signature.kv_bytes_per_token,
             logits_bytes=max_logits_bytes(parts.signature, self._config.ctx_size or parts.facts.trained_context),
         )
-        return onnx_needs(
+        needs = onnx_needs(
             sizes,
             parts.facts.hints,
             **asked_sizes(self._config, parallel=self._max_running),
             spare_kv_tokens=spare_kv_tokens(self._num_slots),
         )
+        return replace(needs, compute_bytes=needs.compute_bytes + parts.sight.num_bytes)
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`. ONNX Runtime does not tell how far it is."""
@@ -102,20 +119,25 @@ class OnnxLoader:
         parts, config = self._parts, self._config
         ends = frozenset(id_ for id_ in parts.tokenizer.eog_token_ids() if id_ < parts.signature.vocab_size)
         options = self._options()
-        backend = OnnxBackend(own_products(parts.graph), parts.signature, options, eog_token_ids=ends, mark=mark)
+        graph = own_products(parts.graph)
+        backend = OnnxBackend(graph, parts.signature, options, table=parts.table, eog_token_ids=ends, mark=mark)
         logger.info("%s is computed by ONNX Runtime (%s)", config.model or parts.graph.path, backend.provider)
         return Loaded(
             backend=backend,
             kv_port=backend,
+            rows_port=backend if backend.row_width else None,
+            projector=parts.sight.projector,
+            image_text=parts.sight.image_text,
+            media_refusal=parts.sight.refusal,
             backend_name=self.name,
             devices=() if backend.provider == "cpu" else (backend.provider,),
             tokenizer=parts.tokenizer,
             defaults=sampling_defaults(config, parts.facts.defaults),
             path=parts.graph.path.parent,
             chat_template=parts.facts.chat_template,
-            num_parameters=parts.graph.num_parameters,
-            size_bytes=parts.graph.weights_bytes,
-            weight_files=parts.graph.weight_files,
+            num_parameters=sum(graph.num_parameters for graph in parts.graphs),
+            size_bytes=parts.weights_bytes,
+            weight_files=tuple(file for graph in parts.graphs for file in graph.weight_files),
             max_running=self._max_running,
         )
 
@@ -172,11 +194,31 @@ def _read(config: EngineConfig) -> _Parts | EncoderParts:
     if is_encoder(plain):
         return read_encoder(config, folder, follow_links(plain), facts, read_tokenizer(folder, facts))
     graph = follow_links(choose_rows(plain))
-    signature = read_signature(graph, names=facts.names, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
+    signature = read_signature(
+        graph,
+        names=facts.names,
+        num_kv_heads=facts.num_kv_heads,
+        head_size=facts.head_size,
+        hidden_size=facts.hidden_size,
+    )
     _check_kv_type(config, signature)
     tokenizer = read_tokenizer(folder, facts)
     _check_vocabulary(tokenizer, signature, graph)
-    return _Parts(folder, graph, facts, signature, tokenizer)
+    table = _table(folder) if signature.row_width else None
+    sight = read_sight(config, folder, signature, tokenizer)
+    if sight.refusal and config.mmproj != "off" and folder.beside(VISION) is not None:
+        logger.warning("%s takes no images: %s", facts.name, sight.refusal)
+    return _Parts(folder, graph, facts, signature, tokenizer, table, sight)
+
+
+def _table(folder: OnnxFolder) -> OnnxGraph:
+    path = folder.beside(TABLE)
+    if path is None:
+        message = (
+            f"{folder.graph} takes `inputs_embeds`, and there is no {TABLE}.onnx beside it, which makes them of tokens"
+        )
+        raise ModelFileNotFound(message, path=str(folder.graph.parent))
+    return follow_links(read_onnx_graph(path))
 
 
 def _check_kv_type(config: EngineConfig, signature: Signature) -> None:

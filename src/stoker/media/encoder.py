@@ -274,8 +274,8 @@ def _checked(reply: Reply, kind: type[ReplyT]) -> ReplyT:
     return reply
 
 
-def _spans(digest: bytes, laid: Laid, kind: MediaKind) -> list[int | Span]:
-    found: list[int | Span] = []
+def _spans(digest: bytes, laid: Laid, kind: MediaKind) -> list[int | str | Span]:
+    found: list[int | str | Span] = []
     num_spans = 0
     for part in laid.parts:
         if isinstance(part, RowsPart):

@@ -35,8 +35,8 @@ class RowsPart(msgspec.Struct, frozen=True, tag=True):
 
 
 class Laid(msgspec.Struct, frozen=True, tag=True):
-    parts: list[int | RowsPart]
-    """Token ids and rows in turn."""
+    parts: list[int | str | RowsPart]
+    """Token ids, texts with special tokens, and rows in turn."""
 
 
 class Encode(msgspec.Struct, frozen=True, tag=True):

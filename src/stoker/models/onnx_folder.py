@@ -4,6 +4,7 @@
 optimum             FOLDER/model.onnx, config.json, tokenizer.json …
 onnx-community      FOLDER/onnx/model_q4f16.onnx, model_quantized.onnx …; FOLDER/config.json …
 GenAI's builder     FOLDER/model.onnx, model.onnx.data, genai_config.json, tokenizer.json …
+models that see     embed_tokens_q4.onnx, vision_encoder_q4.onnx beside decoder_model_merged_q4.onnx
 ```
 """
 
@@ -28,6 +29,8 @@ _PREFERRED = ("q4", "quantized", "int8", "", "q4f16", "fp16", "uint8", "bnb4")
 """Variants on CPUs: few bits in blocks first, as they are fastest there and lose little."""
 _NAMES = ("decoder_model_merged", "decoder_with_past_model", "decoder", "model")
 """Stems that stand for the whole language model; of several the last."""
+TABLE, VISION = "embed_tokens", "vision_encoder"
+"""Stems of graphs that make rows: of token ids, and of images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,13 @@ class OnnxFolder(JSONFolder):
     def name(self) -> str:
         """What the folder of the model is called."""
         return self.folders[-2].resolve().name or self.graph.stem
+
+    def beside(self, stem: str) -> Path | None:
+        """The graph with this stem that goes with the model's own, see `graph_beside`."""
+        with suppress(OSError):
+            found = graph_beside(self.graph.name, [file.name for file in self.graph.parent.glob("*.onnx")], stem)
+            return None if found is None else self.graph.parent / found
+        return None
 
 
 def is_onnx_model(path: Path) -> bool:
@@ -87,6 +97,24 @@ def choose_graph(files: Sequence[str], variant: str = "") -> str | None:
             if len(fitting) == 1:
                 return fitting[0]
     return None
+
+
+def graph_beside(graph: str, files: Sequence[str], stem: str) -> str | None:
+    """The graph `stem` in the folder of a decoder: of the decoder's variant, else the one that suits a CPU best.
+
+    Args:
+        graph: the decoder.
+        files: paths, written as the decoder's is.
+        stem: `TABLE` or `VISION`.
+    """
+    beside = [file for file in sorted(files) if file.endswith(".onnx") and Path(file).parent == Path(graph).parent]
+    found = {rest.lstrip("_"): file for file in beside if (rest := _behind(stem, Path(file).stem)) is not None}
+    return next((found[variant] for variant in (_variant(graph), *_PREFERRED, *found) if variant in found), None)
+
+
+def _behind(stem: str, name: str) -> str | None:
+    """What a name has behind a stem; None = it has another stem."""
+    return name.removeprefix(stem) if name == stem or name.startswith(f"{stem}_") else None
 
 
 def _choose(folder: Path, variant: str) -> Path:

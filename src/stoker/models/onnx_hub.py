@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from stoker.models.onnx_folder import TABLE, VISION, graph_beside
+
 _TEXTS = (
     "config.json",
     "generation_config.json",
@@ -14,6 +16,8 @@ _TEXTS = (
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
 )
 _NOTE = ".parts-"
 
@@ -24,7 +28,7 @@ def is_graph(file: str) -> bool:
 
 
 def onnx_parts(files: Sequence[str], graph: str) -> list[str]:
-    """The graph, the files that its weights may lie in, and what is known of the model, beside it or above.
+    """The graph and those that make rows for it, the files with their weights, and what is known of the model.
 
     Args:
         files: all files of the repository.
@@ -32,9 +36,11 @@ def onnx_parts(files: Sequence[str], graph: str) -> list[str]:
     """
     place = PurePosixPath(graph)
     folders = {place.parent, *place.parent.parents}
-    data = [file for file in files if file.startswith((f"{graph}_data", f"{graph}.data"))]
+    others = [graph_beside(graph, files, stem) for stem in (TABLE, VISION)]
+    graphs = [graph, *(file for file in others if file is not None)]
+    data = [file for file in files if any(file.startswith((f"{one}_data", f"{one}.data")) for one in graphs)]
     texts = [file for file in files if PurePosixPath(file).name in _TEXTS and PurePosixPath(file).parent in folders]
-    return [graph, *sorted(data), *sorted(texts)]
+    return [*graphs, *sorted(data), *sorted(texts)]
 
 
 def parts_note(graph: Path) -> Path:

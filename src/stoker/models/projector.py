@@ -77,7 +77,12 @@ def find_projector(model: Path, wanted: str) -> Path | None:
 
 def projector_bytes(projector: Path | None) -> int:
     """Memory that a projector is likely to take, with what it computes in."""
-    return 0 if projector is None else max(_LEAST_BYTES, int(_OVERHEAD * projector.stat().st_size))
+    return 0 if projector is None else encoder_bytes(projector.stat().st_size)
+
+
+def encoder_bytes(num_bytes: int) -> int:
+    """Memory that an encoder with weights of this size is likely to take, with what it computes in."""
+    return max(_LEAST_BYTES, int(_OVERHEAD * num_bytes))
 
 
 def _is_of(projector: Path, model: Path, num_projectors: int) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
+from itertools import chain, zip_longest
 
 import jinja2
 
 from stoker.errors import InvalidInput, TemplateError
-from stoker.text.messages import ArgumentForm, Json, Message, message_to_dict, plain_json
+from stoker.text.messages import ArgumentForm, Json, Message, is_image, message_to_dict, plain_json
 from stoker.text.template_budget import MAX_CPU_S, MAX_WORK, WorkLimitExceeded, limited
 from stoker.text.template_sandbox import RaisedByTemplate, TemplateSandbox
 
@@ -58,6 +59,8 @@ class ChatTemplate:
         source: The Jinja source. None = ChatML.
         bos_token: The text of the beginning-of-sequence token, visible to the template.
         eos_token: The text of the end-of-sequence token, likewise.
+        image_text: What the template writes in place of an image. Empty = images are given to it as texts, which are
+            their markers.
         max_work: Most work for one prompt, in operations or 16 characters each. Beside it stands a limit of 5 s of
             CPU time, and one of 16 Mi characters for the prompt.
 
@@ -66,10 +69,17 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str | None, *, bos_token: str = "", eos_token: str = "", max_work: int = MAX_WORK
+        self,
+        source: str | None,
+        *,
+        bos_token: str = "",
+        eos_token: str = "",
+        image_text: str = "",
+        max_work: int = MAX_WORK,
     ) -> None:
         self.source = CHATML if source is None else source
         self._tokens: dict[str, Json] = {"bos_token": bos_token, "eos_token": eos_token}
+        self._image_text = image_text
         self._max_work = max_work
         self._knows_developer = "developer" in self.source
         if len(self.source) > MAX_SOURCE_CHARS:
@@ -106,23 +116,38 @@ class ChatTemplate:
             InvalidInput: a variable is not JSON or is named `messages`; there is no text to continue.
         """
         values = self._tokens | _checked(variables)
-        values["messages"] = self._as_dicts(messages)
         values |= _tool_variables(self._no_tools if tools is None else tools)
         if "datetime" in self.source:
             values.setdefault("datetime", datetime.now().strftime("%b %d %Y"))
         values["add_generation_prompt"] = add_generation_prompt and not continue_final_message
-        if not continue_final_message:
+        markers = self._own_images(messages)
+        if markers:
+            with suppress(TemplateError):  # it writes no images
+                pieces = self._written(messages, values, continue_final_message, images=True).split(self._image_text)
+                if len(pieces) == len(markers) + 1:
+                    return "".join(chain.from_iterable(zip_longest(pieces, markers, fillvalue="")))
+        return self._written(messages, values, continue_final_message)
+
+    def _own_images(self, messages: Sequence[Message]) -> list[str]:
+        """Markers of the images that the template is to write itself, in their order."""
+        contents = [message.content for message in messages if isinstance(message.content, tuple)]
+        images = [part for content in contents for part in content if is_image(part)]
+        return [image.text for image in images] if self._image_text and images and self._reads_parts else []
+
+    def _written(
+        self, messages: Sequence[Message], values: Mapping[str, Json], is_continued: bool, *, images: bool = False
+    ) -> str:
+        dicts: Json = [self._as_dict(message, images=images) for message in messages]
+        values = {**values, "messages": dicts}
+        if not is_continued:
             return self._run(values)
-        final = _tag_final_message(values["messages"])
+        final = _tag_final_message(dicts)
         return _cut_at_tag(self._run(values), final)
 
-    def _as_dicts(self, messages: Sequence[Message]) -> list[Json]:
-        return [self._as_dict(message) for message in messages]
-
-    def _as_dict(self, message: Message) -> dict[str, Json]:
+    def _as_dict(self, message: Message, *, images: bool) -> dict[str, Json]:
         has_parts = isinstance(message.content, tuple) and self._reads_parts
         form = self._argument_form if message.tool_calls else "either"
-        values = message_to_dict(message, parts=has_parts or self._needs_parts, arguments=form)
+        values = message_to_dict(message, parts=has_parts or self._needs_parts, images=images, arguments=form)
         if message.role == "developer" and not self._knows_developer:
             values["role"] = "system"
         if message.tool_calls and not message.content:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, TypeGuard, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.media_parts import MEDIA_TYPES, MediaPart, media_part
@@ -150,7 +150,9 @@ def checked_message(message: Message, where: str) -> Message:
     )
 
 
-def message_to_dict(message: Message, *, parts: bool = False, arguments: ArgumentForm = "either") -> dict[str, Json]:
+def message_to_dict(
+    message: Message, *, parts: bool = False, images: bool = False, arguments: ArgumentForm = "either"
+) -> dict[str, Json]:
     """The plain dict that a chat template expects.
 
     Fields that were not given are left out, but `content` is always there. Reasoning stands under every name that
@@ -159,9 +161,10 @@ def message_to_dict(message: Message, *, parts: bool = False, arguments: Argumen
     Args:
         message: The message.
         parts: Give text as a list of `{"type": "text", "text": …}`, for templates that iterate over it.
+        images: Give images in that list as `{"type": "image"}`, not as texts with their markers.
         arguments: The form of the arguments of tool calls.
     """
-    values: dict[str, Json] = {"role": message.role, "content": _template_content(message, parts=parts)}
+    values: dict[str, Json] = {"role": message.role, "content": _template_content(message, parts=parts, images=images)}
     if message.name is not None:
         values["name"] = message.name
     if message.reasoning is not None:
@@ -299,12 +302,16 @@ def _text(raw: object, where: str) -> str:
     return text
 
 
-def _template_content(message: Message, *, parts: bool) -> Json:
+def _template_content(message: Message, *, parts: bool, images: bool) -> Json:
     if not parts or message.content is None:
         return None if message.content is None else message.text
-    content = message.content
-    texts = [content] if isinstance(content, str) else [part.text for part in content]
-    return [{"type": "text", "text": text} for text in texts]
+    content = (TextPart(message.content),) if isinstance(message.content, str) else message.content
+    return [{"type": "image"} if images and is_image(part) else {"type": "text", "text": part.text} for part in content]
+
+
+def is_image(part: Part) -> TypeGuard[MediaPart]:
+    """An image, which stands in a prompt where its marker is."""
+    return isinstance(part, MediaPart) and part.media.kind == "image"
 
 
 def _with_arguments(call: dict[str, Json], form: ArgumentForm) -> dict[str, Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +11,10 @@ import pytest
 
 from stoker.backends.onnx import OnnxBackend
 from stoker.backends.onnx.growing import GrowingKV
+from stoker.backends.onnx.kv import Rows
 from stoker.backends.onnx.memory import GRANULE
 from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
+from stoker.core.media import RowPiece, Span
 from stoker.core.stages import Stage
 from stoker.errors import BackendError, ConfigError, ModelNotLoaded
 from tests.onnx_models import OnnxReference, TinyOnnx
@@ -30,6 +32,9 @@ MODELS = {
     "plain, half": TinyOnnx(attention="plain", kv_type="float16"),
     "plain, last row": TinyOnnx(attention="plain", rows="last"),
     "external weights": TinyOnnx(external=True),
+    "fused, takes rows": TinyOnnx(takes_rows=True),
+    "plain, takes rows": TinyOnnx(takes_rows=True, attention="plain", rows="last"),
+    "positions of three axes": TinyOnnx(takes_rows=True, attention="plain", has_axes=True),
 }
 
 
@@ -140,9 +145,12 @@ def test_a_fused_graph_on_a_device_holds_its_kv_there(tmp_path: Path, monkeypatc
 def test_padding_is_bounded_if_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[int]] = []
     compute = GrowingKV.compute
-    monkeypatch.setattr(
-        GrowingKV, "compute", lambda self, slots, *a: (groups.append(list(slots)), compute(self, slots, *a))[1]
-    )
+
+    def noted(kv: GrowingKV, chunks: Sequence[Chunk], num_logits: int) -> Rows:
+        groups.append([chunk.slot for chunk in chunks])
+        return compute(kv, chunks, num_logits)
+
+    monkeypatch.setattr(GrowingKV, "compute", noted)
     with open_tiny(tmp_path, TinyOnnx(attention="plain"), max_paddings=10) as backend:
         run(backend, *(Chunk(slot, 0, tuple(range(2 + 8 * slot))) for slot in range(4)))
         groups.clear()
@@ -223,3 +231,41 @@ def test_numbers_out_of_range_are_named(tmp_path: Path) -> None:
     for name, value in (("context_size", 0), ("kv_tokens", 0), ("threads", 0), ("threads", 513)):
         with pytest.raises(ConfigError, match=f"`{name}` must be"):
             open_tiny(tmp_path, TinyOnnx(), **{name: value})
+
+
+def test_rows_of_images_are_computed_beside_tokens_however_chunks_are_cut(tmp_path: Path) -> None:
+    """A graph with positions of three axes, against float64: the rows of an image of 3 × 2, and text behind it."""
+    model = TinyOnnx(takes_rows=True, attention="plain", has_axes=True)
+    span = Span(b"image", 6, grid=(3, 2))
+    rows = np.random.default_rng(3).standard_normal((6, model.hidden)).astype(np.float32)
+    (text,) = texts(20)
+    entries = (*text[:5], *span.entries(), *text[5:])
+    image = [[5] * 6, [5, 5, 5, 6, 6, 6], [5, 6, 7, 5, 6, 7]]
+    positions = [[*range(5), *axis, *range(8, 23)] for axis in image]
+    with open_tiny(tmp_path, model) as backend:
+        backend.hold_rows(span.key, rows)
+        reference = OnnxReference(model, tmp_path / "model.onnx")
+        expected = reference.logits(list(entries), rows=rows, positions=np.array(positions))
+        for slot, ends in enumerate([(26,), (7, 26), (5, 9, 10, 11, 20, 26), tuple(range(1, 27))]):
+            start = 0
+            for end in ends:
+                first, last = max(start - 5, 0), min(end - 5, 6)
+                pieces = [RowPiece(max(5, start) - start, first, last - first, span, 5)] if first < last else []
+                shift = -3 if start >= 11 else 0
+                found = run(backend, Chunk(slot, start, entries[start:end], end - start, (), tuple(pieces), shift))
+                assert distance(found, expected[start:end]) < LIMITS["float32"]
+                start = end
+
+
+def test_logits_of_the_last_entries_are_those_of_the_right_rows(tmp_path: Path) -> None:
+    """A graph that gives one row of logits a run: a chunk with an image is computed in parts."""
+    model = TinyOnnx(takes_rows=True, attention="plain", has_axes=True, rows="last")
+    span = Span(b"image", 4, grid=(2, 2))
+    rows = np.random.default_rng(3).standard_normal((4, model.hidden)).astype(np.float32)
+    entries = (1, 2, *span.entries(), 3, 4)
+    positions = np.array([[0, 1, 2, 2, 2, 2, 4, 5], [0, 1, 2, 2, 3, 3, 4, 5], [0, 1, 2, 3, 2, 3, 4, 5]])
+    with open_tiny(tmp_path, model) as backend:
+        backend.hold_rows(span.key, rows)
+        found = run(backend, Chunk(0, 0, entries, 5, (), (RowPiece(2, 0, 4, span, 2),)))
+        reference = OnnxReference(model, tmp_path / "model.onnx")
+        assert distance(found, reference.logits(list(entries), rows=rows, positions=positions)[3:]) < LIMITS["float32"]

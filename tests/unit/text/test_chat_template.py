@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from stoker.core.media import Media
 from stoker.errors import InvalidInput, TemplateError
 from stoker.text.chat_template import CHATML, ChatTemplate
+from stoker.text.media_parts import MediaPart
 from stoker.text.messages import Message, TextPart, messages_from_dicts
 
 USER = (Message(role="user", content="hi"),)
@@ -79,6 +81,35 @@ def test_parts_are_joined_by_newlines_for_templates_that_want_strings() -> None:
 def test_parts_reach_templates_that_read_them() -> None:
     message = Message(role="user", content=(TextPart("a"), TextPart("b")))
     assert render(PARTS_ONLY, message) == "[<a><b>]"
+
+
+PICTURES = (
+    "{% for m in messages %}{{ m.role }}{% if m.content is string %}: {{ m.content }}{% else %}"
+    "{{ ':' if m.content[0].type == 'image' else ': ' }}"
+    "{% for part in m.content %}{{ '<image>' if part.type == 'image' else part.text }}{% endfor %}{% endif %};"
+    "{% endfor %}"
+)
+
+
+def picture(name: str) -> MediaPart:
+    return MediaPart(Media("image", f"[{name}]", b""))
+
+
+def test_a_template_writes_images_itself_and_markers_take_the_place_of_what_it_writes() -> None:
+    asked = Message(role="user", content=(picture("a"), TextPart("and "), picture("b")))
+    more = Message(role="user", content=(TextPart("See "), picture("a")))
+    template = ChatTemplate(PICTURES, image_text="<image>")
+    assert template.render([asked, more]) == "user:[a]and [b];user: See [a];"
+    assert ChatTemplate(PICTURES).render([asked]) == "user: [a]and [b];"
+
+
+def test_markers_stand_in_texts_where_the_images_of_a_template_cannot_be_told() -> None:
+    asked = Message(role="user", content=(picture("a"), TextPart("is no <image>")))
+    assert ChatTemplate(PICTURES, image_text="<image>").render([asked]) == "user: [a]is no <image>;"
+    blind = "{% for m in messages %}{{ m.content }};{% endfor %}"
+    assert ChatTemplate(blind, image_text="<image>").render([asked]) == "[a]is no <image>;"
+    refuses = PICTURES.replace("'<image>' if", "raise_exception('none') if")
+    assert ChatTemplate(refuses, image_text="<image>").render([asked]) == "user: [a]is no <image>;"
 
 
 def test_a_string_becomes_one_part_for_templates_that_read_only_parts() -> None:

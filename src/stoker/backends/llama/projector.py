@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.backends.llama.native import library, log_callback, log_lines
+from stoker.backends.row_maker import Pixels, Rows
 from stoker.core.media import MediaKind
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 
@@ -23,31 +23,9 @@ _OWN_LIMIT = -1
 _TRIAL_SIDE, _TRIAL_SAMPLES = 64, 16_000
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A part of a layout that is rows."""
-
-    length: int
-    grid: tuple[int, int] | None
-    """Columns and rows, where the text model rotates rows by their places."""
-    is_whole: bool
-    """The text model is to see them all at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pixels:
-    """An image, or a recording, of which only the size may be known."""
-
-    kind: MediaKind
-    width: int
-    """In pixels, or in samples."""
-    height: int
-    data: bytes | None = None
-    """RGB, row after row; or samples as floats of 4 bytes."""
-
-
 class MtmdProjector:
-    """A projector beside the text model that it belongs to, of which only the description is read. One thread uses it.
+    """A projector beside the text model that it belongs to, of which only the description is read. Satisfies
+    `RowMaker`.
 
     Args:
         model: the text model's file.
@@ -88,11 +66,7 @@ class MtmdProjector:
         self.sample_rate: int = max(0, mtmd_cpp.mtmd_get_audio_sample_rate(self._context))
 
     def try_out(self) -> None:
-        """Encodes a file of each kind. A defect that ends the process for every file ends it here, before any request.
-
-        Raises:
-            ModelUnsupported: it gives no rows, or lays out tokens that the text model does not have.
-        """
+        """See `RowMaker.try_out`: it gives no rows, or lays out tokens that the text model does not have."""
         for kind in self.kinds:
             if kind == "image":
                 trial = Pixels(kind, _TRIAL_SIDE, _TRIAL_SIDE, bytes(3 * _TRIAL_SIDE**2))
@@ -106,11 +80,7 @@ class MtmdProjector:
                 raise ModelUnsupported("the projector gives no numbers")
 
     def layout(self, pixels: Pixels) -> list[int | Rows]:
-        """Token ids and rows that stand in a prompt for a file. Only its size counts.
-
-        Raises:
-            ModelFileInvalid: the projector cannot take it.
-        """
+        """See `RowMaker.layout`."""
         found: list[int | Rows] = []
         with self._chunks(Pixels(pixels.kind, pixels.width, pixels.height)) as chunks:
             for chunk in self._each(chunks):
@@ -118,17 +88,7 @@ class MtmdProjector:
         return found
 
     def encode(self, pixels: Pixels, part: int, key: bytes) -> NDArray[np.float32]:
-        """The rows of one of the parts that are rows, `(length, width)`.
-
-        Args:
-            pixels: with data, or without if the last call had the same key.
-            part: counted from 0.
-            key: names the file.
-
-        Raises:
-            ModelFileInvalid: the projector cannot take it.
-            KeyError: there are no data.
-        """
+        """See `RowMaker.encode`."""
         chunks = self._kept(pixels, key)
         mtmd = self._mtmd
         media = [c for c in self._each(chunks) if mtmd.mtmd_input_chunk_get_type(c) != _TEXT]

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
+from stoker.backends.rotary import rotary_positions
 from stoker.core.batch import Chunk
 from stoker.core.media import RowPiece
 from stoker.core.model_info import ModelInfo
-
-_AXES = 3
 
 
 class ImageInputs(TypedDict, total=False):
@@ -82,7 +81,7 @@ class BatchArrays:
         if any(piece.span.is_whole for piece in pieces):
             found["sees_to"] = _seen(chunks, num_tokens)
         if self._has_axes:
-            found["rotary"] = np.concatenate([_rotary(chunk) for chunk in chunks], dtype=np.int32)
+            found["rotary"] = np.concatenate([rotary_positions(chunk) for chunk in chunks], dtype=np.int32)
         return found
 
 
@@ -102,29 +101,3 @@ def _seen(chunks: tuple[Chunk, ...], num_tokens: int) -> NDArray[np.int32]:
         if piece.span.is_whole:
             seen[row : row + piece.length] = chunk.start + piece.offset - piece.first + piece.span.length
     return seen
-
-
-def _rotary(chunk: Chunk) -> NDArray[np.int32]:
-    """The positions of each entry along the three axes, `(entries, 3)`.
-
-    ```
-    entries          token  token  row row row row  token      an image of 2 columns and 2 rows
-    time               0      1     2   2   2   2     4
-    rows               0      1     2   2   3   3     4
-    columns            0      1     2   3   2   3     4
-    ```
-    """
-    shifts = np.full(len(chunk.entries), chunk.shift, dtype=np.int64)
-    for piece in chunk.rows:
-        behind = piece.offset + piece.length
-        shifts[behind:] = piece.position + piece.span.num_positions - (chunk.start + behind)
-    positions = np.repeat((chunk.start + np.arange(len(chunk.entries)) + shifts)[:, None], _AXES, axis=1)
-    for piece in chunk.rows:
-        index = np.arange(piece.first, piece.first + piece.length)
-        if piece.span.grid is None:
-            along = np.repeat(index[:, None], _AXES, axis=1)
-        else:
-            columns = piece.span.grid[0]
-            along = np.stack([np.zeros_like(index), index // columns, index % columns], axis=1)
-        positions[piece.offset : piece.offset + piece.length] = piece.position + along
-    return positions

@@ -10,9 +10,11 @@ from logging import getLogger
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stoker.backends.base import Logits
 from stoker.backends.onnx.batches import split_by_padding, split_by_rows, split_by_tokens
+from stoker.backends.onnx.entry_rows import EntryRows
 from stoker.backends.onnx.file import GraphFile
 from stoker.backends.onnx.growing import GrowingKV
 from stoker.backends.onnx.in_place import InPlaceKV
@@ -85,7 +87,7 @@ class OnnxOptions:
 
 
 class OnnxBackend:
-    """A language model as an ONNX graph: a pool of KV, many sequences. Satisfies `Backend` and `KVPort`.
+    """A language model as an ONNX graph: a pool of KV, many sequences. Satisfies `Backend`, `KVPort` and `RowsPort`.
 
     Where every attention of the graph is a `GroupQueryAttention`, KV stays in its place; other graphs give their KV
     back longer than they took it, or have none. Sequences of any lengths are decoded in one run, and each chunk of a
@@ -98,6 +100,7 @@ class OnnxBackend:
         graph: the file.
         signature: how to call it.
         options: sizes.
+        table: the graph that makes rows of token ids, for one that takes rows.
         eog_token_ids: what the tokenizer says.
         mark: told when a run has been bound, and when it has been computed.
 
@@ -114,9 +117,11 @@ class OnnxBackend:
         signature: Signature,
         options: OnnxOptions,
         *,
+        table: GraphFile | None = None,
         eog_token_ids: frozenset[int] = frozenset(),
         mark: Mark = no_mark,
     ) -> None:
+        assert (table is not None) == bool(signature.row_width), "rows of tokens for who takes rows"
         self._signature = signature
         self._options = _session_options(options)
         self._session: Session | None = open_session(graph, self._options)
@@ -132,6 +137,9 @@ class OnnxBackend:
         )
         self._memory = memory
         self._logits: Logits = np.empty((0, signature.vocab_size), dtype=np.float32)
+        self.row_width = signature.row_width
+        """See `RowsPort`; 0 = the graph takes token ids."""
+        self._entries = None if table is None else EntryRows(table, signature.row_width, self._options)
         self._kv = self._graph_kv(self._session, memory, options, mark)
         self._max_paddings = options.max_paddings if signature.can_pad else 0
         if signature.can_pad and self.is_in_place:
@@ -221,11 +229,22 @@ class OnnxBackend:
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: in which slot's rows it will be is not known."""
 
+    def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
+        """See `RowsPort.hold_rows`."""
+        assert self._entries is not None, "a graph that takes rows"
+        self._entries.hold(key, rows)
+
+    def drop_rows(self, key: bytes) -> None:
+        """See `RowsPort.drop_rows`."""
+        if self._entries is not None:
+            self._entries.drop(key)
+
     def close(self) -> None:
         """Frees the KV; the weights go with their last user. Calling it twice is allowed."""
         if self._session is None:
             return
         self._session = None
+        self._entries = None
         del self._kv, self._memory
 
     def __enter__(self) -> OnnxBackend:
@@ -238,8 +257,8 @@ class OnnxBackend:
         if not self._signature.kv:
             return RecomputedKV(session, self._signature, memory.capacity, options.num_slots, mark)
         if self._signature.is_in_place and is_host_memory(session):
-            return InPlaceKV(session, self._signature, memory, options.num_slots, mark)
-        return GrowingKV(session, self._signature, memory, mark)
+            return InPlaceKV(session, self._signature, memory, options.num_slots, mark, self._entries)
+        return GrowingKV(session, self._signature, memory, mark, self._entries)
 
     def _open_session(self) -> Session:
         if self._session is None:
@@ -264,7 +283,7 @@ class OnnxBackend:
         begins = dict(zip((chunk.slot for chunk in chunks), _row_begins(chunks), strict=True))
         for group in self._groups(chunks):
             num_rows = max(chunk.num_logits for chunk in group)
-            rows = self._kv.compute([chunk.slot for chunk in group], [chunk.entries for chunk in group], num_rows)
+            rows = self._kv.compute(group, num_rows)
             for chunk, found in zip(group, rows, strict=True):
                 last = begins[chunk.slot] + chunk.num_logits
                 logits[begins[chunk.slot] : last] = found[num_rows - chunk.num_logits :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stoker.core.batch import Chunk
+from stoker.core.media import RowPiece
 
 
 def split_by_rows(chunk: Chunk, *, gives_all_rows: bool) -> list[Chunk]:
@@ -12,19 +13,13 @@ def split_by_rows(chunk: Chunk, *, gives_all_rows: bool) -> list[Chunk]:
     if gives_all_rows or chunk.num_logits <= 1:
         return [chunk]
     first = len(chunk.entries) - chunk.num_logits + 1
-    singles = [
-        Chunk(chunk.slot, chunk.start + at, chunk.entries[at : at + 1], 1) for at in range(first, len(chunk.entries))
-    ]
-    return [Chunk(chunk.slot, chunk.start, chunk.entries[:first], 1), *singles]
+    return [_part(chunk, 0, first, 1), *(_part(chunk, at, at + 1, 1) for at in range(first, len(chunk.entries)))]
 
 
 def split_by_tokens(chunk: Chunk) -> list[Chunk]:
     """The parts of a chunk, for a graph that takes one token at a time."""
     first = len(chunk.entries) - chunk.num_logits
-    return [
-        Chunk(chunk.slot, chunk.start + at, chunk.entries[at : at + 1], int(at >= first))
-        for at in range(len(chunk.entries))
-    ]
+    return [_part(chunk, at, at + 1, int(at >= first)) for at in range(len(chunk.entries))]
 
 
 def split_by_padding(chunks: Sequence[Chunk], max_paddings: int | None) -> Iterator[Sequence[Chunk]]:
@@ -45,3 +40,18 @@ def split_by_padding(chunks: Sequence[Chunk], max_paddings: int | None) -> Itera
         group.append(chunk)
     if group:
         yield group
+
+
+def _part(chunk: Chunk, first: int, last: int, num_logits: int) -> Chunk:
+    """The entries `first … last-1` of a chunk as a chunk, with the rows of images among them and their positions."""
+    shift, rows = chunk.shift, list[RowPiece]()
+    for piece in chunk.rows:
+        end = piece.offset + piece.length
+        if end <= first:
+            shift = piece.position + piece.span.num_positions - (chunk.start + end)
+        elif piece.offset < last:
+            begin = max(piece.offset, first)
+            taken = piece.first + begin - piece.offset
+            rows.append(RowPiece(begin - first, taken, min(end, last) - begin, piece.span, piece.position))
+    start, entries = chunk.start + first, chunk.entries[first:last]
+    return Chunk(chunk.slot, start, entries, num_logits, chunk.adapters, tuple(rows), shift)

@@ -9,18 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.backends.onnx.entry_rows import EntryRows
 from stoker.backends.onnx.runtime import CPU
 from stoker.backends.onnx.signature import Role, Signature
+from stoker.backends.rotary import AXES, rotary_positions
+from stoker.core.batch import Chunk
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Equally many new tokens of some sequences."""
+    """Equally many new entries of some sequences."""
 
+    chunks: Sequence[Chunk]
+    """One for each sequence."""
     tokens: Integers
-    """`(sequences, new tokens)`."""
+    """`(sequences, new entries)`."""
     starts: Integers
     """Positions that each sequence holds already, `(sequences,)`."""
     num_logits: int
@@ -45,9 +50,14 @@ class Run:
         return int(self.starts.max())
 
 
-def make_run(starts: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Run:
-    """One run; all sequences have equally many tokens."""
-    return Run(tokens=np.array(tokens, dtype=np.int64), starts=np.array(starts, dtype=np.int64), num_logits=num_logits)
+def make_run(chunks: Sequence[Chunk], num_logits: int) -> Run:
+    """One run; all chunks have equally many entries."""
+    return Run(
+        chunks=chunks,
+        tokens=np.array([chunk.entries for chunk in chunks], dtype=np.int64),
+        starts=np.array([chunk.start for chunk in chunks], dtype=np.int64),
+        num_logits=num_logits,
+    )
 
 
 class Feeds:
@@ -55,11 +65,13 @@ class Feeds:
 
     Args:
         signature: of the graph.
-        max_logits: rows of logits that one run gives at most.
+        max_tokens: longest sequence.
+        entries: makes what the graph takes in place of token ids; None = it takes those.
     """
 
-    def __init__(self, signature: Signature, max_tokens: int) -> None:
+    def __init__(self, signature: Signature, max_tokens: int, entries: EntryRows | None = None) -> None:
         self._signature = signature
+        self._entries = entries
         self._counting = np.arange(max_tokens, dtype=np.int64)
         self._logits = np.empty(0, dtype=signature.logits.type)
         self._bound: list[NDArray[Any]] = []
@@ -73,7 +85,9 @@ class Feeds:
         """
         self._bound = []
         for role, port in self._signature.inputs.items():
-            values = self._values(role, run, pads_left)
+            values = (
+                self._axes(run) if role == "positions" and port.rank == AXES else self._values(role, run, pads_left)
+            )
             shape = values.shape + (1,) * (port.rank - values.ndim)
             array = np.ascontiguousarray(values, dtype=port.type).reshape(shape)
             self._bound.append(array)
@@ -84,6 +98,9 @@ class Feeds:
         match role:
             case "ids":
                 return run.tokens
+            case "embeds":
+                assert self._entries is not None, "the backend has what makes them"
+                return self._entries.of(run.chunks)
             case "mask":
                 return self._mask(run, pads_left=pads_left)
             case "positions":
@@ -102,6 +119,10 @@ class Feeds:
                 return np.array(run.num_kept)
             case "rows":
                 return self._counting[run.num_new - run.num_kept : run.num_new]
+
+    def _axes(self, run: Run) -> NDArray[Any]:
+        """Positions along time, rows and columns, `(3, sequences, new entries)`."""
+        return np.stack([rotary_positions(chunk).T for chunk in run.chunks], axis=1)
 
     def _mask(self, run: Run, *, pads_left: bool) -> NDArray[np.bool_]:
         """Right: a sequence begins at 0. Left: it ends with the longest."""

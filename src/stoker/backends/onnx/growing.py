@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from stoker.backends.onnx.entry_rows import EntryRows
 from stoker.backends.onnx.feeds import Feeds, make_run
 from stoker.backends.onnx.kv import Rows
 from stoker.backends.onnx.memory import KVMemory
 from stoker.backends.onnx.runtime import Session, runtime
 from stoker.backends.onnx.signature import Signature
+from stoker.core.batch import Chunk
 from stoker.core.stages import Mark
 from stoker.core.tiers import KVBytes
 
@@ -48,12 +50,14 @@ class _Group:
 class GrowingKV:
     """KV of all slots, and the forward pass over it. Satisfies `backends.onnx.kv.GraphKV`. A slot's row is its own."""
 
-    def __init__(self, session: Session, signature: Signature, memory: KVMemory, mark: Mark) -> None:
+    def __init__(
+        self, session: Session, signature: Signature, memory: KVMemory, mark: Mark, entries: EntryRows | None = None
+    ) -> None:
         self._session = session
         self._signature = signature
         self._memory = memory
         self._mark = mark
-        self._feeds = Feeds(signature, memory.capacity)
+        self._feeds = Feeds(signature, memory.capacity, entries)
         self._group_of: dict[int, _Group] = {}
         self._pads_left = not signature.is_in_place
 
@@ -97,11 +101,11 @@ class GrowingKV:
             self._save(slot)
         self._session = session
 
-    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
-        """Computes equally many new tokens of each slot; of several slots, one each."""
-        order = sorted(range(len(slots)), key=lambda index: slots[index])
-        group = self._group(tuple(slots[index] for index in order))
-        run = make_run(group.lengths, [tokens[index] for index in order], num_logits)
+    def compute(self, chunks: Sequence[Chunk], num_logits: int) -> Rows:
+        """See `GraphKV.compute`."""
+        order = sorted(range(len(chunks)), key=lambda index: chunks[index].slot)
+        run = make_run([chunks[index] for index in order], num_logits)
+        group = self._group(tuple(chunk.slot for chunk in run.chunks))
         binding = self._session.inner.io_binding()
         logits = self._feeds.bind(binding, run, pads_left=self._pads_left)
         for tensor, past in zip(self._signature.kv, group.tensors, strict=True):
@@ -114,7 +118,7 @@ class GrowingKV:
         group.tensors = binding.get_outputs()[1:]
         group.lengths = run.ends.tolist()
         found = dict(zip(order, logits[:, logits.shape[1] - num_logits :], strict=True))
-        return [found[index] for index in range(len(slots))]
+        return [found[index] for index in range(len(chunks))]
 
     def _group(self, slots: tuple[int, ...]) -> _Group:
         """The group of exactly these slots, as it was left or gathered anew."""

@@ -6,11 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stoker.backends.onnx.entry_rows import EntryRows
 from stoker.backends.onnx.feeds import Feeds, make_run
 from stoker.backends.onnx.kv import Rows
 from stoker.backends.onnx.memory import KVMemory
 from stoker.backends.onnx.runtime import CPU, Session
 from stoker.backends.onnx.signature import Signature
+from stoker.core.batch import Chunk
 from stoker.core.stages import Mark
 from stoker.core.tiers import KVBytes
 
@@ -21,14 +23,22 @@ _MAX_BINDINGS = 128
 class InPlaceKV:
     """KV of all slots, and the forward pass over it. Satisfies `backends.onnx.kv.GraphKV`."""
 
-    def __init__(self, session: Session, signature: Signature, memory: KVMemory, num_slots: int, mark: Mark) -> None:
+    def __init__(
+        self,
+        session: Session,
+        signature: Signature,
+        memory: KVMemory,
+        num_slots: int,
+        mark: Mark,
+        entries: EntryRows | None = None,
+    ) -> None:
         assert session.device == CPU, "KV lies in the machine's memory"
         self._session = session
         self._signature = signature
         self._memory = memory
         self._rows = RowLedger(num_slots, memory.length, memory.swap)
         self._mark = mark
-        self._feeds = Feeds(signature, memory.capacity)
+        self._feeds = Feeds(signature, memory.capacity, entries)
         self._bindings: OrderedDict[tuple[int, int], Any] = OrderedDict()
 
     def length(self, slot: int) -> int:
@@ -70,14 +80,15 @@ class InPlaceKV:
         self._session = session
         self._bindings.clear()
 
-    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
-        """Computes equally many new tokens of each slot; of several slots, one each."""
+    def compute(self, chunks: Sequence[Chunk], num_logits: int) -> Rows:
+        """See `GraphKV.compute`."""
+        slots = [chunk.slot for chunk in chunks]
         for slot in slots:
             if self.length(slot) == 0:
                 self._rows.settle(slot)
         first = self._rows.gather(slots)
         order = sorted(range(len(slots)), key=lambda index: self._rows.row(slots[index]))
-        run = make_run([self.length(slots[i]) for i in order], [tokens[i] for i in order], num_logits)
+        run = make_run([chunks[index] for index in order], num_logits)
         binding = self._binding(first, len(slots))
         logits = self._feeds.bind(binding, run, pads_left=False)
         self._mark("bind")

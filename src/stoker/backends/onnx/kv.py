@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from numpy.typing import NDArray
 
 from stoker.backends.onnx.runtime import Session
+from stoker.core.batch import Chunk
 from stoker.core.tiers import KVBytes
 
 Rows: TypeAlias = Sequence[NDArray[Any]]
@@ -36,11 +37,11 @@ class GraphKV(Protocol):
         """
         ...
 
-    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
-        """Computes equally many new tokens of each slot; of several slots, one each.
+    def compute(self, chunks: Sequence[Chunk], num_logits: int) -> Rows:
+        """Computes the new entries of each chunk's slot: of several chunks, one each.
 
         Returns:
-            For each slot `(num_logits, vocab_size)`: the logits of its last positions. Valid until the next call.
+            For each chunk `(num_logits, vocab_size)`: the logits of its last positions. Valid until the next call.
         """
         ...
 

@@ -14,6 +14,7 @@ from stoker.backends.onnx.feeds import Feeds, make_run
 from stoker.backends.onnx.kv import Rows
 from stoker.backends.onnx.runtime import Session
 from stoker.backends.onnx.signature import Signature
+from stoker.core.batch import Chunk
 from stoker.core.stages import Mark
 from stoker.core.tiers import KVBytes
 
@@ -50,9 +51,9 @@ class RecomputedKV:
         """See `GraphKV.use`."""
         self._session = session
 
-    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
+    def compute(self, chunks: Sequence[Chunk], num_logits: int) -> Rows:
         """Computes each slot's sequence with its new tokens, one after the other."""
-        return [self._run(slot, new, num_logits) for slot, new in zip(slots, tokens, strict=True)]
+        return [self._run(chunk.slot, chunk.entries, num_logits) for chunk in chunks]
 
     def commit(self, slot: int, end: int) -> None:
         """What was computed for a slot belongs to it."""
@@ -72,7 +73,7 @@ class RecomputedKV:
     def _run(self, slot: int, new: Sequence[int], num_logits: int) -> NDArray[Any]:
         whole = [*self._tokens[slot], *new]
         binding = self._session.inner.io_binding()
-        logits = self._feeds.bind(binding, make_run([0], [whole], num_logits), pads_left=False)
+        logits = self._feeds.bind(binding, make_run([Chunk(slot, 0, tuple(whole))], num_logits), pads_left=False)
         self._mark("bind")
         self._session.inner.run_with_iobinding(binding)
         self._mark("forward")

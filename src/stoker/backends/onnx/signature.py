@@ -20,6 +20,7 @@ _OURS = "stoker.rows"
 """No exporter calls an input so."""
 _INPUTS = {
     "input_ids": ("ids", 2),
+    "inputs_embeds": ("embeds", 3),
     "attention_mask": ("mask", 2),
     "position_ids": ("positions", 2),
     "cache_position": ("cache_positions", 1),
@@ -33,14 +34,17 @@ _INPUTS = {
 }
 """What graphs call their inputs: their role, and how many dimensions they have."""
 _INTEGERS = ("int64", "int32")
-_TYPES = {"use_cache_branch": ("bool",)}
-"""Of inputs that are no integers."""
 _KV_TYPES = ("float32", "float16")
+_TYPES = {"use_cache_branch": ("bool",), "inputs_embeds": _KV_TYPES}
+"""Of inputs that are no integers."""
+_AXES = 3
+"""Dimensions of positions, and their number along the first one, where rows of images are rotated by their places."""
 _IN_PLACE = ("com.microsoft", "GroupQueryAttention")
 _KNOWN_DOMAINS = {"", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten"}
 
 Role: TypeAlias = Literal[
     "ids",
+    "embeds",
     "mask",
     "positions",
     "cache_positions",
@@ -94,6 +98,13 @@ class Signature:
     chunks: Chunks = "any"
     one_sequence: bool = False
     """A run computes one sequence only."""
+    row_width: int = 0
+    """Numbers of a row that the graph takes in place of a token id; 0 = it takes token ids."""
+
+    @property
+    def has_axes(self) -> bool:
+        """Positions have a time, a row and a column."""
+        return "positions" in self.inputs and self.inputs["positions"].rank == _AXES
 
     @property
     def can_pad(self) -> bool:
@@ -142,6 +153,7 @@ def read_signature(
     num_kv_heads: int | None = None,
     head_size: int | None = None,
     vocab_size: int | None = None,
+    hidden_size: int | None = None,
 ) -> Signature:
     """Places every input and output of a graph.
 
@@ -151,6 +163,7 @@ def read_signature(
         num_kv_heads: like the other sizes, used where the graph leaves it open.
         head_size: of keys and values.
         vocab_size: columns of the logits.
+        hidden_size: numbers of a row in place of a token id.
 
     Raises:
         ModelUnsupported: an input that cannot be placed, an operator of an unknown domain;
@@ -158,7 +171,7 @@ def read_signature(
         ModelFileInvalid: the graph contradicts itself.
     """
     usual = _Usual(graph.path, _renamed(graph.inputs, names), _renamed(graph.outputs, names), graph.operators)
-    found = _place(usual, num_kv_heads, head_size, vocab_size)
+    found = _place(usual, num_kv_heads, head_size, vocab_size, hidden_size)
     own = {usual: name for name, usual in names.items()}
     return replace(
         found,
@@ -174,7 +187,13 @@ def _renamed(values: Sequence[GraphValue], names: Mapping[str, str]) -> tuple[Gr
     return tuple(_Value(names.get(value.name, value.name), value.type, value.shape) for value in values)
 
 
-def _place(graph: _Usual, num_kv_heads: int | None, head_size: int | None, vocab_size: int | None) -> Signature:
+def _place(
+    graph: _Usual,
+    num_kv_heads: int | None,
+    head_size: int | None,
+    vocab_size: int | None,
+    hidden_size: int | None,
+) -> Signature:
     _check_operators(graph)
     roles: dict[Role, Port] = {}
     pasts: dict[tuple[int, str], GraphValue] = {}
@@ -185,8 +204,12 @@ def _place(graph: _Usual, num_kv_heads: int | None, head_size: int | None, vocab
         else:
             role = _role(graph, value)
             roles[role] = Port(value.name, np.dtype(value.type), len(value.shape))
-    if "ids" not in roles:
-        _refuse(graph, "it has no input `input_ids`: it is not a language model that takes tokens")
+    if {"ids", "embeds"}.isdisjoint(roles):
+        _refuse(graph, "it has neither `input_ids` nor `inputs_embeds`: it is not a language model")
+    if "embeds" in roles and not pasts:
+        _refuse(
+            graph, "it takes `inputs_embeds`, but no `past_key_values.…`: such graphs are computed with a cache only"
+        )
     if not pasts and (with_cache := sorted(roles.keys() & _OF_CACHES)):
         _refuse(
             graph, f"it has no inputs `past_key_values.…`, but `{roles[with_cache[0]].name}`, which belongs to a cache"
@@ -206,28 +229,35 @@ def _place(graph: _Usual, num_kv_heads: int | None, head_size: int | None, vocab
         is_in_place=is_in_place,
         chunks=_chunks(graph),
         one_sequence=_has_one_sequence(graph),
+        row_width=_row_width(graph, hidden_size) if "embeds" in roles else 0,
     )
+
+
+def _row_width(graph: _Usual, hidden_size: int | None) -> int:
+    width = _number(_entries(graph).shape[2], hidden_size)
+    if width is None:
+        _refuse(graph, "neither its input `inputs_embeds` nor `config.json` says how wide it is")
+    return width
 
 
 def _chunks(graph: _Usual) -> Chunks:
     """Of a graph with two branches, the one for later tokens was traced with one of them and masks no others."""
     if any(value.name == "use_cache_branch" for value in graph.inputs):
         return "first"
-    return "never" if _ids(graph).shape[1] == 1 else "any"
+    return "never" if _entries(graph).shape[1] == 1 else "any"
 
 
 def _has_one_sequence(graph: _Usual) -> bool:
-    ids = _ids(graph)
-    fixed = [size for size in ids.shape if isinstance(size, int) and size != 1]
-    if fixed:
-        _refuse(
-            graph, f"its input `input_ids` is {list(ids.shape)}: sizes that cannot vary, but for 1, are not supported"
-        )
-    return ids.shape[0] == 1
+    found = _entries(graph)
+    if any(isinstance(size, int) and size != 1 for size in found.shape[:2]):
+        shape = list(found.shape)
+        _refuse(graph, f"its input `{found.name}` is {shape}: sizes that cannot vary, but for 1, are not supported")
+    return found.shape[0] == 1
 
 
-def _ids(graph: _Usual) -> GraphValue:
-    return next(value for value in graph.inputs if value.name == "input_ids")
+def _entries(graph: _Usual) -> GraphValue:
+    """The input for the entries of sequences, `(sequences, entries)`, and maybe the width of a row."""
+    return next(value for value in graph.inputs if value.name in ("input_ids", "inputs_embeds"))
 
 
 def _check_operators(graph: _Usual) -> None:
@@ -242,6 +272,12 @@ def _role(graph: _Usual, value: GraphValue) -> Role:
         known = ", ".join(f"`{name}`" for name in _INPUTS if name != _OURS)
         _refuse(graph, f"its input `{value.name}` has no known meaning (known: {known}, `past_key_values.N.key`)")
     role, rank = found
+    if (
+        role == "positions"
+        and len(value.shape) == _AXES
+        and (isinstance(value.shape[0], str) or value.shape[0] == _AXES)
+    ):
+        rank = _AXES
     if value.type not in _TYPES.get(value.name, _INTEGERS) or (rank is not None and len(value.shape) != rank):
         _refuse(graph, f"its input `{value.name}` is {value.type} {list(value.shape)}, which is not understood")
     return role  # pyright: ignore[reportReturnType] - the table's strings are roles

@@ -187,7 +187,7 @@ def _attach(talk: Talk, kind: FileKind, plural: str, rest: str) -> None:
         turns.files = [file for file in turns.files if file.kind != kind]
     elif rest:
         if kind != "file" and kind not in talk.llm.card.media:
-            raise media_refused(kind)
+            raise media_refused(kind, talk.llm.card.media_refusal)
         path = Path(rest.strip("\"'")).expanduser().absolute()
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")

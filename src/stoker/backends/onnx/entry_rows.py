@@ -1,0 +1,82 @@
+"""What decoders of models that see take in place of token ids: rows, of tokens from `embed_tokens` and of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.onnx.file import GraphFile, GraphValue
+from stoker.backends.onnx.runtime import CPU, SessionOptions, open_session
+from stoker.core.batch import Chunk
+from stoker.errors import ModelUnsupported
+
+_INPUT = "input_ids"
+_ANY_TOKEN = 0
+"""Stands where a row of an image is put afterwards."""
+
+
+class EntryRows:
+    """The table of tokens, and the rows of images that chunks name. One thread uses it.
+
+    Args:
+        graph: `embed_tokens`, which gives a row for each token id.
+        width: numbers of a row.
+        options: of the session, which the CPU computes: it copies rows.
+
+    Raises:
+        ModelUnsupported: the graph takes or gives something else.
+        ModelFileInvalid, ResourceExhausted: it cannot be loaded.
+    """
+
+    def __init__(self, graph: GraphFile, width: int, options: SessionOptions) -> None:
+        self._output = _checked(graph, width).name
+        self._session = open_session(
+            graph, replace(options, provider=CPU, device_id=0, failed=(), packed_directory=None)
+        )
+        self._type = np.dtype(next(value for value in graph.inputs if value.name == _INPUT).type)
+        self._width = width
+        self._rows: dict[bytes, NDArray[np.float32]] = {}
+
+    def hold(self, key: bytes, rows: NDArray[np.float32]) -> None:
+        """Rows of a span, `(length, width)`, for the chunks that name its key."""
+        assert rows.ndim == 2, "rows of a span"
+        assert rows.shape[1] == self._width, "as wide as the model takes them"
+        self._rows[key] = rows
+
+    def drop(self, key: bytes) -> None:
+        """No chunk names this key any more."""
+        self._rows.pop(key, None)
+
+    def of(self, chunks: Sequence[Chunk]) -> NDArray[Any]:
+        """The rows of equally long chunks, `(chunks, entries, width)`."""
+        ids = np.array([chunk.entries for chunk in chunks])
+        tokens = np.where(ids < 0, _ANY_TOKEN, ids).astype(self._type)
+        found: NDArray[Any] = self._session.inner.run([self._output], {_INPUT: tokens})[0]
+        for into, chunk in zip(found, chunks, strict=True):
+            for piece in chunk.rows:
+                rows = self._rows[piece.span.key][piece.first : piece.first + piece.length]
+                into[piece.offset : piece.offset + piece.length] = rows
+        return found
+
+
+def _checked(graph: GraphFile, width: int) -> GraphValue:
+    """The output of a graph that gives a row for each token id."""
+    if [value.name for value in graph.inputs] != [_INPUT] or len(graph.outputs) != 1:
+        names = ", ".join(value.name for value in (*graph.inputs, *graph.outputs))
+        _refuse(graph, f"its inputs and outputs are not `{_INPUT}` and one more, but {names}")
+    output = graph.outputs[0]
+    if len(output.shape) != 3 or output.shape[2] not in (width, *filter(_is_open, output.shape)):
+        _refuse(graph, f"its output `{output.name}` is {list(output.shape)}, and the decoder takes rows of {width}")
+    return output
+
+
+def _is_open(size: int | str) -> bool:
+    return isinstance(size, str)
+
+
+def _refuse(graph: GraphFile, what: str) -> NoReturn:
+    raise ModelUnsupported(f"{graph.path} cannot be run: {what}", path=str(graph.path))

@@ -1,0 +1,23 @@
+"""Other sizes for decoded images, by the filters of Pillow, which the processors of models are written for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+def resized(pixels: NDArray[np.uint8], size: tuple[int, int], filter: int) -> NDArray[np.uint8]:
+    """An image of another size.
+
+    Args:
+        pixels: `(height, width, 3)`.
+        size: width and height of the result.
+        filter: as `resample` in a preprocessor's settings, which is Pillow's number.
+
+    Raises:
+        ValueError: there is no such filter.
+    """
+    if (pixels.shape[1], pixels.shape[0]) == size:
+        return pixels
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling(filter)))
