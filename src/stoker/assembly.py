@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from stoker.cache.fingerprint import WeightFile, fingerprint
 from stoker.cache.slot_files import NOTES, SlotFiles
-from stoker.core.params import BUILT_IN
+from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.cards import EmbeddingCard, ModelCard
@@ -186,7 +186,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         can_constrain_calls=find_spec("llguidance") is not None,
         media=[] if loaded.projector is None else list(loaded.projector.kinds),
         row_width=0 if loaded.rows_port is None else loaded.rows_port.row_width,
-        sampling=loaded.defaults.filled_from(BUILT_IN),
+        sampling=SamplingParams().completed(loaded.defaults, info.max_sequence_tokens),
         devices=list(loaded.devices),
     )
 
