@@ -324,7 +324,7 @@ def test_every_call_has_the_same_default_length() -> None:
             assert sum(map(len, stream)) > 0
             assert sum(map(len, chat)) > 0
         answers = [llm.generate("x", params), llm.chat("x", params), stream.completion, chat.completion]
-        assert [answer.usage.completion_tokens for answer in answers] == [150] * 4
+        assert [answer.usage.completion_tokens for answer in answers] == [225] * 4
         assert {answer.finish_reason for answer in answers} == {"length"}
         answer = llm.chat("x", params, max_tokens=-1)
         assert answer.usage.prompt_tokens + answer.usage.completion_tokens == 300

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 from stoker import LLM, AsyncLLM, AsyncTextStream, EngineConfig, SamplingParams, TextStream
@@ -22,13 +22,13 @@ def config(max_queue: int = 8) -> EngineConfig:
 
 
 @contextmanager
-def one_place(max_queue: int = 8) -> Iterator[LLM]:
+def one_place(max_queue: int = 8) -> Generator[LLM]:
     with LLM(config(max_queue)) as llm:
         yield llm
 
 
 @asynccontextmanager
-async def one_async_place(max_queue: int = 8) -> AsyncIterator[AsyncLLM]:
+async def one_async_place(max_queue: int = 8) -> AsyncGenerator[AsyncLLM]:
     async with AsyncLLM(config(max_queue)) as llm:
         yield llm
 

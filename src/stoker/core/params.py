@@ -26,7 +26,7 @@ MAX_TOKEN_IDS = 2**20
 """No vocabulary is as large."""
 
 DEFAULT_MAX_TOKENS = 16384
-"""Maximum length of an answer, in tokens, where nothing sets `max_tokens` and the context is at least twice as long."""
+"""Maximum length of an answer, in tokens, where nothing sets `max_tokens` and the context is a third longer."""
 NO_LIMIT = -1
 """As `max_tokens`: until the model stops or the context is full."""
 
@@ -98,7 +98,7 @@ class SamplingParams:
     """Random seed; the same seed and request give the same answer, whatever else runs. Default: random."""
     max_tokens: int | None = None
     """Maximum number of tokens to generate; 0 = process the prompt only, -1 = until the model stops or the context is
-    full. Default: 16384, but no more than half of the context."""
+    full. Default: 16384, but no more than three quarters of the context."""
     min_tokens: int | None = None
     """No end of generation before this many completion tokens."""
     ignore_eos: bool | None = None
@@ -155,7 +155,7 @@ class SamplingParams:
             context_size: of the model, in tokens.
         """
         given = self.filled_from(defaults)
-        usual = min(DEFAULT_MAX_TOKENS, max(1, context_size // 2))  # a model that never ends does not fill its context
+        usual = min(DEFAULT_MAX_TOKENS, context_size * 3 // 4 or 1)  # a model that never ends does not fill its context
         length = usual if given.max_tokens is None else given.max_tokens
         complete = replace(given, max_tokens=context_size if length == NO_LIMIT else length)
         return complete.filled_from(BUILT_IN)

@@ -197,8 +197,8 @@ class LLM:
 
         Args:
             prompts: text, token ids, or a list of either. No chat template is applied.
-            sampling: one for all prompts, or one for each. `max_tokens` not given = at most 16384 and half of the
-                context, -1 = until the model stops or the context is full.
+            sampling: one for all prompts, or one for each. `max_tokens` not given = 16384, but no more than three
+                quarters of the context; -1 = until the model stops or the context is full.
             lora: the name of an adapter, or names with scales; a list has one of these for each prompt.
             progress: whether to draw a progress bar on stderr. None = for 16 prompts or more, on a terminal or in a
                 notebook.

@@ -74,7 +74,7 @@ def test_an_answer_that_the_context_cuts_off_is_told(stoker: Stoker) -> None:
     done = stoker("chat", "x" * 600, "--max-tokens", "20", stdin=b"Hi\n")
     assert "cut off" not in done.err
     done = stoker("chat", "x" * 600, stdin=b"Hi\n")
-    said = "(the answer was cut off after 256 tokens, the default length: /set max_tokens N sets another one, -1 none)"
+    said = "(the answer was cut off after 384 tokens, the default length: /set max_tokens N sets another one, -1 none)"
     assert said in done.err
 
 

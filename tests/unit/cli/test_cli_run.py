@@ -160,11 +160,11 @@ def test_settings_of_the_environment_reach_the_model(stoker: Stoker, monkeypatch
 
 
 def test_a_cut_off_answer_is_noted(stoker: Stoker) -> None:
-    done = stoker("run", "--raw", REPLY, "Hi", "--ctx-size", "10")
+    done = stoker("run", "--raw", REPLY, "Hi", "--ctx-size", "14")
     assert done.code == 0
-    assert "cut off after 5 tokens, the default length: --max-tokens N sets another one, -1 none" in done.err
-    done = stoker("run", "--raw", REPLY, "Hi", "--ctx-size", "10", "--max-tokens", "-1")
-    assert "cut off: the context of 10 tokens is full" in done.err
+    assert "cut off after 10 tokens, the default length: --max-tokens N sets another one, -1 none" in done.err
+    done = stoker("run", "--raw", REPLY, "Hi", "--ctx-size", "14", "--max-tokens", "-1")
+    assert "cut off: the context of 14 tokens is full" in done.err
     assert "cut off" not in stoker("run", "--raw", REPLY, "Hi", "--max-tokens", "4").err
 
 

@@ -18,7 +18,7 @@ from stoker.engine.protocol import Accepted, Output, Submit
 from tests.harness import loaded
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
-CONTEXT = 200
+CONTEXT, DEFAULT = 200, 150
 NEVER_ENDS = 97
 
 
@@ -83,7 +83,12 @@ def _at(reply: Any, path: tuple[str | int, ...]) -> Any:
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHOICE, USAGE = ("choices", 0, "finish_reason"), ("usage", "completion_tokens")
-OLLAMA = {"word": "num_predict", "reason": ("done_reason",), "length": "length", "count": ("eval_count",)}
+OLLAMA: dict[str, Any] = {
+    "word": "num_predict",
+    "reason": ("done_reason",),
+    "length": "length",
+    "count": ("eval_count",),
+}
 DIALECTS = {
     "chat": Dialect("/v1/chat/completions", {"messages": MESSAGES}, "max_tokens", CHOICE, "length", USAGE),
     "completions": Dialect("/v1/completions", {"prompt": "hi"}, "max_tokens", CHOICE, "length", USAGE),
@@ -118,8 +123,8 @@ DIALECTS = {
 @pytest.mark.parametrize("name", DIALECTS)
 def test_an_answer_without_an_end_does_not_fill_the_context(name: str):
     dialect = DIALECTS[name]
-    assert dialect.asked(EndlessRuntime()) == (dialect.length, CONTEXT // 2)
-    assert dialect.asked(EndlessRuntime(), **dialect.limited(None)) == (dialect.length, CONTEXT // 2)
+    assert dialect.asked(EndlessRuntime()) == (dialect.length, DEFAULT)
+    assert dialect.asked(EndlessRuntime(), **dialect.limited(None)) == (dialect.length, DEFAULT)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -127,7 +132,7 @@ def test_whoever_asks_for_no_limit_gets_the_whole_context(name: str):
     dialect = DIALECTS[name]
     reason, count = dialect.asked(EndlessRuntime(), **dialect.limited(-1))
     assert reason == dialect.length
-    assert count > CONTEXT // 2, "what the prompt leaves of it"
+    assert count > DEFAULT, "what the prompt leaves of it"
     assert dialect.asked(EndlessRuntime(), **dialect.limited(5)) == (dialect.length, 5)
 
 
@@ -136,32 +141,32 @@ def test_an_operator_sets_another_default(name: str):
     dialect = DIALECTS[name]
     assert dialect.asked(EndlessRuntime(SamplingParams(max_tokens=7))) == (dialect.length, 7)
     reason, count = dialect.asked(EndlessRuntime(SamplingParams(max_tokens=NO_LIMIT)))
-    assert (reason, count > CONTEXT // 2) == (dialect.length, True)
+    assert (reason, count > DEFAULT) == (dialect.length, True)
 
 
 def test_the_api_of_anthropic_requires_a_length():
     body = {"model": "tiny", "messages": MESSAGES}
     response = ask(make_app(EndlessRuntime()), "POST", "/v1/messages", json=body)
     assert (response.status_code, "max_tokens" in response.text) == (400, True)
-    reply = ask(make_app(EndlessRuntime()), "POST", "/v1/messages", json={**body, "max_tokens": 150}).json()
-    assert (reply["stop_reason"], reply["usage"]["output_tokens"]) == ("max_tokens", 150)
+    reply = ask(make_app(EndlessRuntime()), "POST", "/v1/messages", json={**body, "max_tokens": 160}).json()
+    assert (reply["stop_reason"], reply["usage"]["output_tokens"]) == ("max_tokens", 160)
 
 
 def test_clients_and_operators_can_see_the_default(caplog: pytest.LogCaptureFixture):
     app = make_app(EndlessRuntime())
     params = ask(app, "GET", "/props").json()["default_generation_settings"]["params"]
-    assert params["max_tokens"] == CONTEXT // 2
+    assert params["max_tokens"] == DEFAULT
     with caplog.at_level(logging.INFO, "stoker.server.access"):
         ask(app, "POST", "/v1/completions", json={"prompt": "hi"})
-    assert f" completion_tokens={CONTEXT // 2} finish_reasons=length max_tokens={CONTEXT // 2} " in caplog.text
+    assert f" completion_tokens={DEFAULT} finish_reasons=length max_tokens={DEFAULT} " in caplog.text
 
 
 @pytest.mark.parametrize(
     ("asked", "defaults", "context", "length"),
     [
         (None, None, 1_000_000, DEFAULT_MAX_TOKENS),
-        (None, None, 2 * DEFAULT_MAX_TOKENS, DEFAULT_MAX_TOKENS),
-        (None, None, 8192, 4096),
+        (None, None, DEFAULT_MAX_TOKENS // 3 * 4 + 2, DEFAULT_MAX_TOKENS),
+        (None, None, 8192, 6144),
         (None, None, 1, 1),
         (None, 100_000, 131_072, 100_000),
         (None, NO_LIMIT, 131_072, 131_072),
