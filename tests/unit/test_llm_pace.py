@@ -110,7 +110,7 @@ def test_an_async_stream_that_is_not_read_is_paused_and_goes_on_when_it_is_read(
             whole = await llm.generate("x", LONG)
             stream = llm.stream("x", LONG)
             text = await anext(stream)
-            await until(lambda: stream._answer._is_paused)
+            await until(lambda: stream._answer.is_paused)
             ahead = num_written(stream)
             assert 0 < ahead < MAX_AHEAD
             await llm.generate("a", SHORT)
@@ -125,7 +125,7 @@ def test_async_places_that_unread_streams_hold_are_freed() -> None:
         async with one_async_place(max_queue=0) as llm:
             stream = llm.stream("x", LONG)
             await anext(stream)
-            await until(lambda: stream._answer._is_paused)
+            await until(lambda: stream._answer.is_paused)
             assert (await llm.generate("y", SHORT)).usage.completion_tokens == 3
             assert [piece async for piece in stream]
             assert stream.completion.usage.completion_tokens == LENGTH

@@ -78,7 +78,8 @@ class Answer:
         self._has_pace = is_streamed
         self._num_unread_bytes = 0
         """Of what was not taken, roughly."""
-        self._is_paused = False
+        self.is_paused = False
+        """Its reader is behind, and nothing of it is computed."""
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] | None = None
         self._last = Output(self.request_id, "", [], Usage(0, 0, 0))
@@ -165,15 +166,15 @@ class Answer:
 
     def _pause_if_behind(self, output: Output) -> None:
         is_behind = self._num_unread_bytes > _LIMITS.pause_bytes
-        if is_behind and self._has_pace and not self._is_paused and output.finish_reason is None:
-            self._is_paused = True
+        if is_behind and self._has_pace and not self.is_paused and output.finish_reason is None:
+            self.is_paused = True
             self._set_pace(Pause(self.request_id))
 
     def _go_on(self) -> None:
         """Its reader takes all there is. Its lock is held."""
         self._num_unread_bytes = 0
-        if self._is_paused:
-            self._is_paused = False
+        if self.is_paused:
+            self.is_paused = False
             self._set_pace(Resume(self.request_id))
 
     def _read(self) -> bool:
@@ -323,7 +324,7 @@ class Session:
             self.abort(self._forsaken.popleft())
 
     def free_places(self) -> None:
-        """A request has waited for a place in vain: streams that are paused go on to their ends.
+        """A request has waited for a place in vain: if all that have one are paused, they go on to their ends.
 
         Their reader may be the very thread that waits.
 
@@ -334,8 +335,9 @@ class Session:
         self.end_forsaken()
         with self._lock:
             answers = list(self._answers.values())
-        for answer in answers:
-            answer.let_go()
+        if all(answer.is_paused for answer in answers):
+            for answer in answers:
+                answer.let_go()
 
     def abort(self, answer: Answer) -> None:
         """Ends a request wherever it is; nothing happens if it has ended."""
