@@ -147,18 +147,17 @@ class SamplingParams:
         return SamplingParams(**values)
 
     def completed(self, defaults: SamplingParams, context_size: int) -> SamplingParams:
-        """These params as a request of the core has them: everything not given is taken from `defaults`, then from
-        `BUILT_IN`, and `max_tokens` is a number of tokens.
+        """These params with all that `defaults` and then `BUILT_IN` give; `max_tokens` is a number of tokens.
 
         Args:
             defaults: those of the model and of the configuration.
             context_size: of the model, in tokens.
         """
-        given = self.filled_from(defaults)
-        usual = min(DEFAULT_MAX_TOKENS, context_size * 3 // 4 or 1)  # a model that never ends does not fill its context
-        length = usual if given.max_tokens is None else given.max_tokens
-        complete = replace(given, max_tokens=context_size if length == NO_LIMIT else length)
-        return complete.filled_from(BUILT_IN)
+        complete = self.filled_from(defaults, BUILT_IN)
+        is_usual = self.max_tokens is None and defaults.max_tokens is None
+        longest = (context_size * 3 // 4 or 1) if is_usual else context_size  # it may never end
+        length = longest if complete.max_tokens in (None, NO_LIMIT) else min(complete.max_tokens, longest)
+        return complete if length == complete.max_tokens else replace(complete, max_tokens=length)
 
 
 def whole_number(name: str, value: object) -> int:

@@ -17,7 +17,7 @@ import msgspec
 from stoker.chat.thoughts import NO_THOUGHTS, Thoughts
 from stoker.core.media import Media
 from stoker.core.outline import Outline
-from stoker.core.params import SamplingParams
+from stoker.core.params import NO_LIMIT, SamplingParams
 from stoker.engine.cards import ModelCard
 from stoker.engine.inbox import merge
 from stoker.engine.protocol import Accepted, Output, Prompt, PromptToken, SessionUse, Submit, Timing, Usage
@@ -358,8 +358,9 @@ class _Echoes:
 
 
 def _longest(request: GenerationRequest, card: ModelCard) -> int | None:
-    """How many tokens an answer may have, if no more than the context says."""
-    return request.sampling.completed(card.sampling, card.context_size).max_tokens
+    """How many tokens an answer may have; the context may have room for fewer."""
+    length = card.sampling.max_tokens if request.sampling.max_tokens is None else request.sampling.max_tokens
+    return card.context_size if length == NO_LIMIT else length
 
 
 async def _accepted(stream: _Stream, watch: RequestWatch) -> Accepted:
