@@ -6,7 +6,7 @@ BIN  := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-cluster test-gpu test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean
+.PHONY: help demo test test-all test-browser test-cluster test-gpu test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean
 
 help:          ## show this list
 	@grep -hE '^[a-z-]+: .*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-12s %s\n' "$$verb" "$$what"; done
@@ -19,6 +19,9 @@ test: $(VENV)/.ready-to-develop   ## run the tests, all but the slow ones: minut
 
 test-all: $(VENV)/.ready-to-develop   ## run every test, the slow ones too
 	@$(PYTEST)
+
+test-browser: $(VENV)/.ready-to-develop   ## run every test of the page in Chromium, also what test-all leaves out: minutes
+	@STOKER_TEST_BROWSER=1 $(PYTEST) tests/e2e/page
 
 test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, with a real Ray: minutes
 	@STOKER_TEST_NODES=1 $(BIN)/python -m pytest tests/unit/cluster tests/e2e/test_cluster*.py

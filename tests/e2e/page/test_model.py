@@ -12,12 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, opened_tokens, say, until
-from tests.e2e.browser import browser as browser
-from tests.e2e.browser import context as context
-from tests.e2e.browser import page as page
-from tests.e2e.browser import profile as profile
-from tests.e2e.test_page_engine import WIDTHS
+from tests.e2e.page.browser import NEEDS_BROWSER, answered, opened_tokens, say, until
+from tests.e2e.page.test_engine import WIDTHS
 
 pytestmark = NEEDS_BROWSER
 

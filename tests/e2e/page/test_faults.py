@@ -10,14 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, say, serving
-from tests.e2e.browser import address as address
-from tests.e2e.browser import browser as browser
-from tests.e2e.browser import context as context
-from tests.e2e.browser import page as page
-from tests.e2e.browser import profile as profile
+from tests.e2e.page.browser import LONG, NEEDS_BROWSER, answered, say, serving
 
-pytestmark = NEEDS_BROWSER
+pytestmark = [*NEEDS_BROWSER, LONG]
 
 
 def kept_reply(page: Any, pattern: str, ask: Callable[[], Any] = lambda: None) -> tuple[Any, Any]:

@@ -8,12 +8,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, opened_tokens, say, serving, take_in, until
-from tests.e2e.browser import address as address
-from tests.e2e.browser import browser as browser
-from tests.e2e.browser import context as context
-from tests.e2e.browser import page as page
-from tests.e2e.browser import profile as profile
+from tests.e2e.page.browser import LONG, NEEDS_BROWSER, answered, opened_tokens, say, serving, take_in, until
 from tests.ports import free_port
 
 pytestmark = NEEDS_BROWSER
@@ -54,6 +49,7 @@ def test_code_is_colored_and_formulas_are_mathml(page: Any, address: str):
     assert download.value.suggested_filename == "code.py"
 
 
+@LONG
 def test_models_are_loaded_and_unloaded_from_the_page(page: Any, tmp_path: Path):
     with serving(tmp_path) as address:
         page.goto(address)
@@ -218,6 +214,7 @@ def test_files_are_attached_if_the_model_takes_them(page: Any, address: str):
     answered(page)
 
 
+@LONG
 def test_recordings_and_documents_are_sent_whole(page: Any, address: str):
     page.route("**/props?*", lambda route: route.fulfill(json={"modalities": {"audio": True}}))
     page.goto(address)
@@ -240,6 +237,7 @@ def test_recordings_and_documents_are_sent_whole(page: Any, address: str):
     ]
 
 
+@LONG
 def test_thinking_is_switched_where_the_template_names_it_and_the_request_is_copied_as_code(page: Any, address: str):
     page.route("**/props?*", lambda route: route.fulfill(json={"chat_template": "{% if enable_thinking %}"}))
     page.goto(address)
@@ -378,6 +376,7 @@ def test_two_tabs_with_six_streams(context: Any, address: str):
             chats(tab)
 
 
+@LONG
 def test_an_answer_that_a_person_has_changed_is_written_on(page: Any, address: str):
     page.goto(address)
     say(page, "Write a poem.")
@@ -413,6 +412,7 @@ MODELS = [
 MODELS.append({"id": "vectors", "status": {"value": "loaded"}, "capabilities": ["embedding"]})
 
 
+@LONG
 def test_models_are_compared_and_adapters_are_weighed(page: Any, address: str):
     page.route("**/v1/models", lambda route: route.fulfill(json={"data": MODELS}))
     page.route("**/lora-adapters?*", lambda route: route.fulfill(json=[{"id": 0, "name": "sql", "scale": 0.5}]))

@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, axe_source, long_chat, say, serving, take_in, until
-from tests.e2e.browser import address as address
-from tests.e2e.browser import browser as browser
-from tests.e2e.browser import context as context
-from tests.e2e.browser import page as page
-from tests.e2e.browser import profile as profile
+from tests.e2e.page.browser import NEEDS_BROWSER, answered, axe_source, long_chat, say, serving, take_in, until
 
 pytestmark = NEEDS_BROWSER
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ SCRIPT = [
 ]
 AXE = "axe-core@4.14.1", "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745"
 
+LONG = pytest.mark.skipif("STOKER_TEST_BROWSER" not in os.environ, reason="the longer half: make test-browser")
 NEEDS_BROWSER = [
     pytest.mark.browser,
     pytest.mark.slow,
@@ -54,70 +55,6 @@ def serving(folder: Path, *options: str, port: int = 0, is_killed: bool = False)
         finally:
             process.kill() if is_killed else process.terminate()
             process.wait(60)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("page")) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def profile(browser: Any) -> Iterator[Any]:
-    """A browser's profile, as large as a phone. Its cache of files stays from test to test, which saves their time."""
-    context = browser.new_context(viewport={"width": 360, "height": 640}, accept_downloads=True)
-    context.set_default_timeout(WAIT_MS)
-    context.problems, context.hosts = [], set()
-    context.on("weberror", lambda error: context.problems.append(str(error.error)))
-    context.on("request", lambda request: context.hosts.add(request.url.split("/")[2]))
-    context.on("console", lambda message: context.problems.append(message.text) if _is_policy(message.text) else None)
-    yield context
-    context.close()
-
-
-@pytest.fixture
-def context(profile: Any) -> Iterator[Any]:
-    """The profile, with nothing stored. At the end no request has left the server, no script has failed, and the policy
-    has nothing to report.
-    """
-    profile.problems.clear()
-    profile.hosts.clear()
-    yield profile
-    _forget(profile)
-    assert not profile.problems
-    assert len({host for host in profile.hosts if host}) <= 1, "a page sends requests to its own server only"
-
-
-def _forget(profile: Any) -> None:
-    """Closes all pages, and deletes what they have stored."""
-    session = profile.new_cdp_session(profile.new_page())
-    for page in profile.pages[:-1]:
-        page.close()
-    for host in profile.hosts:
-        origin = {
-            "origin": f"http://{host}",
-            "storageTypes": "cookies,indexeddb,local_storage,cache_storage,service_workers",
-        }
-        session.send("Storage.clearDataForOrigin", origin)
-    profile.pages[-1].close()
-
-
-@pytest.fixture
-def page(context: Any) -> Any:
-    return context.new_page()
-
-
-def _is_policy(text: str) -> bool:
-    return "Content Security Policy" in text or "Content-Security-Policy" in text or "TrustedHTML" in text
 
 
 def say(page: Any, text: str) -> None:

@@ -7,15 +7,10 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, long_chat, say, serving, take_in, until
-from tests.e2e.browser import address as address
-from tests.e2e.browser import browser as browser
-from tests.e2e.browser import context as context
-from tests.e2e.browser import page as page
-from tests.e2e.browser import profile as profile
+from tests.e2e.page.browser import LONG, NEEDS_BROWSER, answered, long_chat, say, serving, take_in, until
 from tests.ports import free_port
 
-pytestmark = NEEDS_BROWSER
+pytestmark = [*NEEDS_BROWSER, LONG]
 
 PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 WRITES = """() => {

@@ -6,12 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.browser import NEEDS_BROWSER, answered, opened_tokens, say, serving, until
-from tests.e2e.browser import address as address
-from tests.e2e.browser import browser as browser
-from tests.e2e.browser import context as context
-from tests.e2e.browser import page as page
-from tests.e2e.browser import profile as profile
+from tests.e2e.page.browser import LONG, NEEDS_BROWSER, answered, opened_tokens, say, serving, until
 
 pytestmark = NEEDS_BROWSER
 
@@ -66,6 +61,7 @@ def test_time_is_paused_looked_at_again_and_saved(page: Any, address: str, tmp_p
     page.get_by_text("(live)").wait_for()
 
 
+@LONG
 def test_own_requests_are_marked_with_their_chat(context: Any, address: str):
     page = context.new_page()
     page.goto(address)
@@ -76,6 +72,7 @@ def test_own_requests_are_marked_with_their_chat(context: Any, address: str):
     page.get_by_role("button", name="Stop").click()
 
 
+@LONG
 def test_each_token_is_linked_to_the_step_that_made_it(page: Any, address: str):
     page.goto(f"{address}#engine")
     page.get_by_role("img", name="KV pool").wait_for()
@@ -94,12 +91,14 @@ def test_each_token_is_linked_to_the_step_that_made_it(page: Any, address: str):
     assert page.get_by_role("region", name="Steps").get_by_role("row").count() == 21, "the newest, and a head"
 
 
+@LONG
 def test_a_long_prompt_beside_a_stream_is_shown_with_the_longest_gap(page: Any, address: str):
     page.goto(f"{address}#engine")
     page.get_by_role("button", name="Send a long prompt").click()
     page.get_by_text(re.compile(r"the stream went on: .* ms at most")).wait_for()
 
 
+@LONG
 def test_the_engine_stands_beside_the_chat(browser: Any, address: str):
     context = browser.new_context(viewport={"width": 1400, "height": 800})
     page = context.new_page()
@@ -114,6 +113,7 @@ def test_the_engine_stands_beside_the_chat(browser: Any, address: str):
 UNLOAD = """{method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"model": "scripted"}'}"""
 
 
+@LONG
 def test_models_that_come_and_go_are_moments(page: Any, tmp_path: Path):
     with serving(tmp_path) as address:
         page.goto(f"{address}#engine")
@@ -129,6 +129,7 @@ def test_models_that_come_and_go_are_moments(page: Any, tmp_path: Path):
         moments.get_by_text("loaded", exact=True).wait_for()
 
 
+@LONG
 def test_two_tabs_share_one_stream_and_the_second_goes_on_when_the_first_is_closed(context: Any, address: str):
     streams: list[Any] = []
     context.on("request", lambda request: streams.append(request) if "engine/events" in request.url else None)
