@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from stoker.cache.fingerprint import WeightFile, fingerprint
 from stoker.cache.slot_files import NOTES, SlotFiles
-from stoker.core.params import BUILT_IN
+from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.cards import EmbeddingCard, ModelCard
@@ -188,7 +188,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         row_width=0 if loaded.rows_port is None else loaded.rows_port.row_width,
         media_refusal=loaded.media_refusal,
         image_text=loaded.image_text,
-        sampling=loaded.defaults.filled_from(BUILT_IN),
+        sampling=SamplingParams().completed(loaded.defaults, info.max_sequence_tokens),
         devices=list(loaded.devices),
     )
 

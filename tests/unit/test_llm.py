@@ -317,16 +317,17 @@ def test_logprobs_come_if_asked_for(llm: LLM) -> None:
     assert all(len(position.top) == 2 for position in answer.logprobs)
 
 
-def test_generate_ends_after_512_tokens_unless_told_otherwise() -> None:
+def test_every_call_has_the_same_default_length() -> None:
     params = SamplingParams(ignore_eos=True)
-    with LLM("scripted", backend="scripted", ctx_size=1024) as llm:
-        assert llm.generate("x", params).usage.completion_tokens == 512
-        with llm.stream("x", params) as stream:
+    with LLM("scripted", backend="scripted", ctx_size=300) as llm:
+        with llm.stream("x", params) as stream, llm.stream_chat("x", params) as chat:
             assert sum(map(len, stream)) > 0
-        assert stream.completion.usage.completion_tokens == 512
-        answer = llm.chat([{"role": "user", "content": "x"}], params)
-        assert answer.finish_reason == "length"
-        assert answer.usage.prompt_tokens + answer.usage.completion_tokens == 1024
+            assert sum(map(len, chat)) > 0
+        answers = [llm.generate("x", params), llm.chat("x", params), stream.completion, chat.completion]
+        assert [answer.usage.completion_tokens for answer in answers] == [225] * 4
+        assert {answer.finish_reason for answer in answers} == {"length"}
+        answer = llm.chat("x", params, max_tokens=-1)
+        assert answer.usage.prompt_tokens + answer.usage.completion_tokens == 300
     config = EngineConfig(model="scripted", backend="scripted", sampling=SamplingParams(max_tokens=5))
     with LLM(config) as llm:
         assert llm.generate("x", params).usage.completion_tokens == 5
@@ -789,8 +790,8 @@ def test_one_async_model_serves_several_event_loops_at_the_same_time(gate: Gate)
 def test_a_place_that_comes_too_late_goes_to_the_next() -> None:
     async def ask() -> None:
         places = Places(1)
-        await places.take()
-        first, second = (asyncio.ensure_future(places.take()) for _ in range(2))
+        await places.take(lambda: None)
+        first, second = (asyncio.ensure_future(places.take(lambda: None)) for _ in range(2))
         await asyncio.sleep(0)
         places.give_back()
         first.cancel()
@@ -798,7 +799,7 @@ def test_a_place_that_comes_too_late_goes_to_the_next() -> None:
             await first
         await asyncio.wait_for(second, 30)
         places.give_back()
-        await asyncio.wait_for(places.take(), 30)
+        await asyncio.wait_for(places.take(lambda: None), 30)
 
     asyncio.run(ask())
 

@@ -15,10 +15,12 @@ import pydantic
 import pytest
 
 from stoker import LLM, AsyncLLM, CallArguments, CallBegin, CallEnd, Content, Message, SamplingParams
+from stoker.chat import planning
 from stoker.errors import InvalidInput, UnsupportedParameter, UnsupportedSchema
 from stoker.llm.functions import tool_function
 from stoker.llm.inputs import as_messages
 from stoker.llm.options import SamplingOptions
+from stoker.text.chat_template import CHATML
 from stoker.text.media_parts import MediaPart
 from tests.pdf_files import pdf_file
 from tests.projector_files import base64_of, data_url, picture
@@ -54,6 +56,19 @@ DEFINITION: dict[str, Any] = {
         },
     },
 }
+
+
+def test_a_model_without_a_chat_template_ends_its_turn_as_chatml_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    # To the scripted model <|im_end|> is a token that ends an answer by itself. To many base models it is plain text.
+    assert planning.CHATML_END in CHATML
+    monkeypatch.setattr(planning, "CHATML_END", "<END>")
+    turns = "Fine, thanks.<END>\nuser\nAnd"
+    with LLM(turns, backend="scripted") as llm:
+        for answer in (llm.chat("How are you?"), llm.chat("How are you?", stop="And")):
+            assert (answer.text, answer.finish_reason, answer.stop_match) == ("Fine, thanks.", "stop", None)
+        assert llm.chat("How are you?", ignore_eos=True, max_tokens=20).text == turns[:20]
+        assert llm.chat("How are you?", stop=", ").stop_match == ", "
+        assert llm.generate("How are you?").text == turns, "a text that is continued has no turns"
 
 
 @pytest.fixture(scope="module")

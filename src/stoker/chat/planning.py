@@ -17,7 +17,7 @@ from stoker.errors import InvalidInput, TemplateError, UnsupportedParameter
 from stoker.text.chat_formats.grammar import call_grammar
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
-from stoker.text.chat_formats.table import GENERIC, Format, marker_tokens
+from stoker.text.chat_formats.table import CHATML_END, GENERIC, Format, marker_tokens
 from stoker.text.media_parts import media_of_parts
 from stoker.text.messages import Json, Message
 
@@ -116,6 +116,7 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     prompt, media = rendered(asked, model), media_of(asked.messages)
     chat_format = model.chat_format
     begun = _begun_thought(asked, model)
+    ends = (CHATML_END,) if model.card.chat_template is None else ()
     opening = prompt.removesuffix(begun)
     callables = asked.tools.callable
     reads_thinking = chat_format.can_think and not asked.thinking.stays_in_content
@@ -128,7 +129,7 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     if asked.thinking.stays_in_content or not (callables or reads_thinking):
         row = replace(row, thinking=("", ""))
     if not (callables or reads_thinking or row.wrappers):
-        outline = None if grammar is None else Outline(grammar=grammar, begun=_begun_content(asked))
+        outline = Outline(grammar=grammar, begun=_begun_content(asked), ends=ends) if grammar or ends else None
         return Plan(prompt=prompt, outline=outline, media=media)
     read_row = row if asked.reads_calls else replace(row, calls=None)
     tokens = marker_tokens(read_row) & frozenset(model.card.marker_tokens)
@@ -139,15 +140,15 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
         reasoning=span,
         markers=tuple(sorted(tokens)),
         hides_stops=True,
+        ends=ends,
     )
-    max_calls = asked.tools.choice.max_calls
     reader = partial(
         Reader,
         read_row,
         (callables or None) if asked.reads_calls else None,
         tokens=tokens,
         opening=opening,
-        max_calls=max_calls,
+        max_calls=asked.tools.choice.max_calls,
         custom=frozenset(asked.tools.custom),
         is_continued=bool(begun),
     )

@@ -126,7 +126,7 @@ def running_servers(
     """
     fields: dict[str, Any] = {"model": model, "api_key": api_key, "extra": _json_object(extra), **_target_fields(flags)}
     if pid is not None and len(urls) > 1:
-        raise InvalidInput("--pid belongs to one server, and there are several", parameter="pid")
+        raise InvalidInput("--pid can be given for a single server only", parameter="pid")
     targets = {name or url: Target(url=url, **fields) for name, url in map(_named_url, urls)}
     servers = [RunningServer(name, target, given_pid=pid) for name, target in targets.items()]
     if len(servers) < len(urls):

@@ -10,7 +10,7 @@ import typer
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.later import conversation, llms, talk_commands
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
-from stoker.cli.reply_options import Think, reply_options
+from stoker.cli.reply_options import Plain, Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.talk import keyboard, saved
 from stoker.cli.talk.turns import Turns, counted
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from stoker.llm.options import ChatOptions
 
 Continue = Annotated[bool, typer.Option("--continue", "-C", help="Continue the last conversation.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Show answers as they are, without rendering Markdown.")]
 Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after each answer, in tokens per second.")]
 Private = Annotated[bool, typer.Option("--private", help="Keep neither the conversation nor what is typed.")]
 

@@ -17,7 +17,7 @@ NewName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help
 
 @shared_options()
 def cp(flags: Flags, model: Model, name: NewName, url: OtherUrl = None, api_key: ApiKey = None) -> None:
-    """Add another name for a model. No file is copied. Of a preset, a copy is made."""
+    """Add another name for a model. A preset is copied; the files of a model are not."""
     if url is None:
         _copy(own_name(model), own_name(name))
     else:

@@ -49,7 +49,7 @@ def _name_quiet_pipe(stdin: TextIO) -> None:
     except (OSError, ValueError):  # no file of the operating system
         return
     if not is_ready:
-        say("note: waiting for standard input, too (</dev/null leaves it out)")
+        say("note: also reading standard input (add </dev/null if there is none)")
 
 
 def read_prompt() -> str:

@@ -34,6 +34,11 @@ Think = Annotated[
 ]
 
 
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Show answers as they are, without rendering Markdown on a terminal.")
+]
+
+
 def reply_options(schema: str | None = None, think: bool | None = None) -> ChatOptions:
     """The options as keywords of `LLM.chat`.
 

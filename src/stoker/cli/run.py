@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stoker.cli.answer import write_answer
+from stoker.cli.cut_off import why_cut_off
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.later import chat, llms, msgspec
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
 from stoker.cli.prompt import given_prompt
-from stoker.cli.reply_options import Schema, Think, reply_options
+from stoker.cli.reply_options import Plain, Schema, Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.speed import Stopwatch
 from stoker.cli.table import print_json
+from stoker.cli.talk.screen import is_screen, show_answer
 from stoker.cli.talk.turns import FileKind, TalkFile, asked_about
 from stoker.cli.thoughts import spoken
 from stoker.errors import InvalidInput
@@ -76,6 +78,7 @@ def run(
     file: Files = None,
     stats: Stats = False,
     as_json: AsJson = False,
+    plain: Plain = False,
     schema: Schema = None,
     think: Think = None,
 ) -> None:
@@ -91,19 +94,20 @@ def run(
     options = reply_options(schema, think)
     if text is None:
         _check_conversation(["schema"] * (schema is not None) + ["json"] * as_json + [each.kind for each in files], raw)
-        chat.converse(flags, model, system, options=options)
+        chat.converse(flags, model, system, options=options, is_plain=plain)
         return
     with llms.LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
+        is_raw = raw or _has_no_chat(llm, is_chat=system is not None or bool(files))
         stopwatch = Stopwatch()
-        with _ask(llm, text, files, system, sampling, options, is_raw=raw) as stream:
-            _show(stopwatch.watch(spoken(stream)), is_shown=not as_json)
+        with _ask(llm, text, files, system, sampling, options, is_raw=is_raw) as stream:
+            _show(stopwatch.watch(spoken(stream)), is_shown=not as_json, is_plain=plain or is_raw or schema is not None)
         answer = stream.completion
         if as_json:
             print_json(_described(answer, llm.card.name, stopwatch))
         if stats:
             say(stopwatch.described(answer.usage))
-        if answer.finish_reason == "length" and sampling.max_tokens is None:
-            say(f"note: the answer was cut off after {answer.usage.completion_tokens} tokens")
+        if (why := why_cut_off(answer, llm.card, sampling, "--max-tokens N")) is not None:
+            say(f"note: {why}")
 
 
 def _check_conversation(options: Sequence[str], is_raw: bool) -> None:
@@ -117,11 +121,20 @@ def _check_conversation(options: Sequence[str], is_raw: bool) -> None:
         raise InvalidInput("no prompt: --raw needs a text to continue, as PROMPT or piped in", parameter="prompt")
 
 
-def _show(pieces: Iterable[str], *, is_shown: bool) -> None:
-    if is_shown:
+def _has_no_chat(llm: LLM, *, is_chat: bool) -> bool:
+    if is_chat or llm.card.chat_template is not None:
+        return False
+    say(f"note: {llm.card.name} has no chat template: it continues the text as it is, as with --raw")
+    return True
+
+
+def _show(pieces: Iterable[str], *, is_shown: bool, is_plain: bool) -> None:
+    if not is_shown:
+        deque(pieces, maxlen=0)
+    elif is_plain or not is_screen():
         write_answer(pieces)
     else:
-        deque(pieces, maxlen=0)
+        show_answer(pieces, is_markdown=True)
 
 
 def _described(answer: Completion, model: str, stopwatch: Stopwatch) -> dict[str, Any]:
@@ -152,9 +165,6 @@ def _ask(
     *,
     is_raw: bool,
 ) -> TextStream:
-    if not is_raw and system is None and not files and llm.card.chat_template is None:
-        say(f"note: {llm.card.name} has no chat template: it continues the text as it is, as with --raw")
-        is_raw = True
     if is_raw and "reasoning" in options:
         message = f"--think and --no-think are for chat templates: {llm.card.name} has none, or --raw leaves it out"
         raise InvalidInput(message, parameter="think")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
 def serve(flags: Flags, models: Models = None) -> None:
-    """Serve models over HTTP. It speaks the APIs of OpenAI, Anthropic, Ollama and llama-server.
+    """Serve models over HTTP. Clients of OpenAI, Anthropic, Ollama and llama-server can use them.
 
     Named models are loaded at start, as far as they fit into memory; other models are loaded on demand, and idle ones
     are unloaded to make room. Without MODEL, all pulled models are served. Ctrl-C lets running requests finish, and

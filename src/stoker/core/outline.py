@@ -55,3 +55,5 @@ class Outline:
     """Spellings of control tokens whose places in the answer are reported."""
     hides_stops: bool = False
     """Stop strings count only in the text after the reasoning."""
+    ends: tuple[str, ...] = ()
+    """Texts that end the answer as the model's own end does."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from math import inf
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, cast
@@ -24,6 +24,11 @@ MAX_TEXT_CHARS = 2**14
 """Of all strings of a list together. Every token is looked at for each of them."""
 MAX_TOKEN_IDS = 2**20
 """No vocabulary is as large."""
+
+DEFAULT_MAX_TOKENS = 16384
+"""Maximum length of an answer, in tokens, where nothing sets `max_tokens` and the context is a third longer."""
+NO_LIMIT = -1
+"""As `max_tokens`: until the model stops or the context is full."""
 
 _MAX_INT = 2**31 - 1
 _MAX_SEED = 2**64 - 1
@@ -92,8 +97,8 @@ class SamplingParams:
     seed: int | None = None
     """Random seed; the same seed and request give the same answer, whatever else runs. Default: random."""
     max_tokens: int | None = None
-    """Maximum number of tokens to generate; 0 = process the prompt only. Default: until the model stops or the context
-    is full."""
+    """Maximum number of tokens to generate; 0 = process the prompt only, -1 = until the model stops or the context is
+    full. Default: 16384, but no more than three quarters of the context."""
     min_tokens: int | None = None
     """No end of generation before this many completion tokens."""
     ignore_eos: bool | None = None
@@ -140,6 +145,19 @@ class SamplingParams:
             # What a model must never write stays banned, whatever else a request bans.
             values["banned_token_ids"] = bans[0] if len(bans) == 1 else tuple(sorted(set(chain.from_iterable(bans))))
         return SamplingParams(**values)
+
+    def completed(self, defaults: SamplingParams, context_size: int) -> SamplingParams:
+        """These params with all that `defaults` and then `BUILT_IN` give; `max_tokens` is a number of tokens.
+
+        Args:
+            defaults: those of the model and of the configuration.
+            context_size: of the model, in tokens.
+        """
+        complete = self.filled_from(defaults, BUILT_IN)
+        is_usual = self.max_tokens is None and defaults.max_tokens is None
+        longest = (context_size * 3 // 4 or 1) if is_usual else context_size  # it may never end
+        length = longest if complete.max_tokens in (None, NO_LIMIT) else min(complete.max_tokens, longest)
+        return complete if length == complete.max_tokens else replace(complete, max_tokens=length)
 
 
 def whole_number(name: str, value: object) -> int:
@@ -287,7 +305,7 @@ _CHECKED: dict[str, Checked] = {
     "allowed_token_ids": _token_ids,
     "banned_token_ids": _token_ids,
     "seed": _whole(0, _MAX_SEED),
-    "max_tokens": _whole(0, _MAX_INT),
+    "max_tokens": _whole(NO_LIMIT, _MAX_INT),
     "min_tokens": _whole(0, _MAX_INT),
     "ignore_eos": _truth,
     "stop": _text_or_texts,
@@ -300,6 +318,7 @@ BUILT_IN = SamplingParams(
     temperature=0.7,
     top_p=0.9,
     top_k=40,
+    max_tokens=DEFAULT_MAX_TOKENS,
     repetition_penalty=1.0,
     penalty_last_n=64,
     dynatemp_exponent=1.0,

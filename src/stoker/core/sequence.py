@@ -21,7 +21,7 @@ class FinishReason(Enum):
     STOP = "stop"
     """An end-of-generation token, a stop token or a stop string."""
     LENGTH = "length"
-    """`max_tokens` reached, or the context is full."""
+    """`max_tokens` or the default length reached, or the context is full."""
     CANCELLED = "cancelled"
     ERROR = "error"
 

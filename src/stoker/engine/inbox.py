@@ -73,7 +73,7 @@ class Inbox:
         if not self._unread:
             self._read_at = self._clock()
         self._unread.append(event)
-        self._num_bytes += _size(event)
+        self._num_bytes += size_of(event)
         self._wake()
 
     def end(self, error: StokerError) -> None:
@@ -101,7 +101,7 @@ class Inbox:
         if not self._unread:
             self._num_bytes = 0
             return event
-        self._num_bytes -= _size(event)
+        self._num_bytes -= size_of(event)
         self._read_at = self._clock()
         return event
 
@@ -140,7 +140,7 @@ def _marks(outputs: Sequence[Output]) -> list[tuple[int, str]]:
     ]
 
 
-def _size(event: Accepted | Output) -> int:
+def size_of(event: Accepted | Output) -> int:
     """Bytes in memory, roughly."""
     if isinstance(event, Accepted):
         return 64

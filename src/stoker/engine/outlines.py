@@ -43,6 +43,8 @@ class StreamOutline:
     """Tokens that are reported instead of written, with their spellings."""
     hides_stops: bool = False
     """Stop strings do not count in reasoning."""
+    ends: tuple[str, ...] = ()
+    """Texts that end the answer, and are not reported as stop strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Outlines:
             reasoning=None if span is None else SpanFollower(span, encode, self._token_bytes),
             markers={ids[0]: spelling for spelling, ids in spellings.items() if len(ids) == 1},
             hides_stops=outline.hides_stops,
+            ends=outline.ends,
         )
 
     def bounds(self, outline: Outline, sampling: SamplingParams) -> Bounds:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from stoker.core.model_info import ModelInfo
-from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.params import SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.adapters import Adapters
 from stoker.engine.cards import media_refused
@@ -67,7 +67,7 @@ class RequestIntake:
             raise media_refused(submit.media[0].kind)  # what an engine takes stands in the prompt already
         self._check_length(submit)
         now = self._clock()
-        sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
+        sampling = submit.sampling.completed(self._defaults, self._info.max_sequence_tokens)
         sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         prompt, spans = prompt_entries(self._tokenizer, submit)

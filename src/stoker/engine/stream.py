@@ -84,14 +84,16 @@ class Stream:
         self._num_scored = 0
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
-        self._stops = StopMatcher(request.sampling.stop_strings)
-        self._has_stops = bool(request.sampling.stop_strings)
+        self._outline = outline or _NO_OUTLINE
+        stops = request.sampling.stop_strings
+        stops += () if request.sampling.ignore_eos else self._outline.ends
+        self._stops = StopMatcher(stops)
+        self._has_stops = bool(stops)
         self._stop_token_ids = frozenset(request.sampling.stop_token_ids or ())
         self._stop_match: str | int | None = None
         self._min_tokens = request.sampling.min_tokens or 0
         self.num_completion = 0
         """Tokens so far."""
-        self._outline = outline or _NO_OUTLINE
         # What has been added since the last `take`:
         self._marks: list[tuple[int, str]] = []
         self._text = ""
@@ -235,7 +237,8 @@ class Stream:
             return text  # too early to end: stop strings do not count yet
         text = self._stops.push(text)
         if self._stops.matched is not None:
-            self.finish_reason, self._stop_match = FinishReason.STOP, self._stops.matched
+            self.finish_reason = FinishReason.STOP
+            self._stop_match = None if self._stops.matched in self._outline.ends else self._stops.matched
         elif is_end:
             text += self._stops.flush()
         return text

@@ -27,7 +27,6 @@ from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.async_completions import AsyncCompletions
 from stoker.llm.completion import Completion
 from stoker.llm.inputs import (
-    NOTHING_GIVEN,
     Adapters,
     Conversation,
     EngineOptions,
@@ -77,6 +76,8 @@ class _Wake:
 
 class AsyncTextStream(AsyncIterator[str]):
     """The text of one answer, as it comes. Iterate over it; `aclose`, or cancelling the reader, stops the model.
+
+    It is paused while its reader is behind, as `TextStream` is.
 
     `events` gives reasoning and tool calls besides. One task reads it. The model stops too when the last
     reference is gone.
@@ -205,7 +206,7 @@ class AsyncLLM:
         batch, is_single = as_batch(prompts)
 
         async def start() -> list[Coroutine[Any, Any, Completion]]:
-            params = spread(sampling, len(batch), NOTHING_GIVEN, given)
+            params = spread(sampling, len(batch), given)
             jobs = zip(batch, params, spread_lora(lora, len(batch)), strict=True)
             return [_read(self.stream(prompt, params, lora=adapters, **others)) for prompt, params, adapters in jobs]
 
@@ -245,7 +246,7 @@ class AsyncLLM:
         batch, is_single = as_conversations(messages)
 
         async def start() -> list[Coroutine[Any, Any, Completion]]:
-            params = spread(sampling, len(batch), NOTHING_GIVEN, given)
+            params = spread(sampling, len(batch), given)
             jobs = zip(batch, params, spread_lora(lora, len(batch)), strict=True)
             return [_read(self.stream_chat(said, each, lora=adapters, **others)) for said, each, adapters in jobs]
 
@@ -261,8 +262,7 @@ class AsyncLLM:
         given, others = text_options("stream()", options)
 
         def ask(session: Session) -> Ask:
-            params = as_sampling(sampling, given).filled_from(session.text_defaults)
-            return text_ask(as_prompt(prompt), params, lora, others)
+            return text_ask(as_prompt(prompt), as_sampling(sampling, given), lora, others)
 
         return self._stream(ask)
 
@@ -376,7 +376,7 @@ class AsyncLLM:
 
     async def _asked(self, question: Question[A]) -> A:
         session = await self._session()
-        await self._places.take()
+        await self._places.take(session.free_places)
         future: Future[A] = Future()
 
         def begin() -> None:
@@ -393,7 +393,7 @@ class AsyncLLM:
 
     def _stream(self, ask: Callable[[Session], Ask]) -> AsyncTextStream:
         wake = _Wake()
-        answer = Answer(wake)
+        answer = Answer(wake, is_streamed=True)
         return AsyncTextStream(self, self._parts(answer, wake, ask), answer)
 
     async def _parts(
@@ -401,7 +401,7 @@ class AsyncLLM:
     ) -> AsyncGenerator[Sequence[Part]]:
         wake.loop = asyncio.get_running_loop()
         session = await self._session()
-        await self._places.take()
+        await self._places.take(session.free_places)
 
         def begin() -> None:
             try:

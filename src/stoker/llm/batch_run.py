@@ -65,8 +65,9 @@ class BatchRun:
 
 def take_place(session: Session, places: threading.BoundedSemaphore) -> None:
     """Waits for a place in the engine; the end of the answer gives it back."""
+    session.end_forsaken()
     while not places.acquire(timeout=POLL_S):
-        session.check_alive()
+        session.free_places()
 
 
 def _note_end(ended: queue.Queue[int], index: int, places: threading.BoundedSemaphore, is_ended: bool) -> None:

@@ -83,14 +83,15 @@ class Completion:
     token_ids: list[int] = field(repr=False)
     """Sampled tokens, including an end-of-generation token."""
     finish_reason: str
-    """`stop`, `length`, `tool_calls` or `cancelled`."""
+    """`stop`, `tool_calls`, `cancelled`, or `length`: `max_tokens` or the default length was reached, or the context is
+    full."""
     usage: Usage
     logprobs: list[PositionLogprobs] | None = field(default=None, repr=False)
     """One per token, if `SamplingParams.logprobs` asked for them."""
     stop_match: str | int | None = None
     """The stop string or stop token id that ended the answer, if one did."""
     parse: Callable[[str], object] | None = field(default=None, repr=False, compare=False)
-    """Reads the text, if it is bound to JSON."""
+    """Reads the text, if it is constrained to JSON."""
 
     @property
     def parsed(self) -> object:

@@ -38,7 +38,6 @@ Lora: TypeAlias = Adapters | Sequence[Adapters]
 """One for all prompts, or one for each."""
 
 NOTHING_GIVEN = SamplingParams()
-GENERATE_DEFAULTS = SamplingParams(max_tokens=512)
 
 
 class EngineOptions(TypedDict, total=False):
@@ -209,19 +208,17 @@ def _as_message(message: object, where: str, *, takes_images: bool) -> Message:
     return message_from_dict(with_files(message, where, takes_images=takes_images), where)
 
 
-def spread(
-    sampling: Sampling, num_prompts: int, defaults: SamplingParams, options: SamplingOptions | None = None
-) -> list[SamplingParams]:
-    """One for each prompt: keywords go over `sampling`, and `defaults` fill in what neither gives.
+def spread(sampling: Sampling, num_prompts: int, options: SamplingOptions | None = None) -> list[SamplingParams]:
+    """One for each prompt; keywords go over `sampling`.
 
     Raises:
         InvalidInput: there are more or fewer of them than prompts, or one holds a value of a wrong type.
     """
     if not isinstance(sampling, list | tuple):
-        return [as_sampling(sampling, options).filled_from(defaults)] * num_prompts
+        return [as_sampling(sampling, options)] * num_prompts
     if len(sampling) != num_prompts:
         raise InvalidInput(f"{len(sampling)} sampling params for {num_prompts} prompts", parameter="sampling")
-    return [as_sampling(params, options).filled_from(defaults) for params in sampling]
+    return [as_sampling(params, options) for params in sampling]
 
 
 def spread_lora(lora: Lora, num_prompts: int) -> list[Adapters]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from stoker.engine.closing import closing_on_error
+from stoker.llm.batch_run import POLL_S
 
 
 class Places:
@@ -18,8 +20,12 @@ class Places:
         self._num_free = num_places
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, Future[None]]] = deque()
 
-    async def take(self) -> None:
-        """Waits for a place; the caller gives it back."""
+    async def take(self, free_places: Callable[[], None]) -> None:
+        """Waits for a place; the caller gives it back.
+
+        Args:
+            free_places: called from time to time while it waits; what it raises ends the wait.
+        """
         turn: Future[None] = Future()
         with self._lock:
             if self._num_free:
@@ -27,7 +33,10 @@ class Places:
                 return
             self._waiting.append((asyncio.get_running_loop(), turn))
         with closing_on_error(lambda: turn.cancel() or self.give_back()):  # it may come together with the cancellation
-            await asyncio.wrap_future(turn)
+            waiting = asyncio.wrap_future(turn)
+            while not (await asyncio.wait([waiting], timeout=POLL_S))[0]:
+                free_places()
+            await waiting
 
     def give_back(self) -> None:
         """Gives the place to the first waiter."""

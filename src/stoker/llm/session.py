@@ -5,8 +5,8 @@ caller's thread   Session.submit ---> engine's thread
                   Answer.take()  <--- Answer.push, end      one frame of events a step
 ```
 
-An answer that is not read at once collects here, and is never longer than the context: nothing is dropped, and no
-other request waits for a slow reader.
+What is not read of an answer collects here, and nothing is dropped. A stream whose reader is behind is paused in the
+engine, and goes on when it is read; others have its place meanwhile. Answers of lists are read when they have ended.
 """
 
 from __future__ import annotations
@@ -25,9 +25,21 @@ from stoker.assembly import build_engine
 from stoker.chat.answers import OutputReader, Part
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.closing import closing_on_error
-from stoker.engine.config import EngineConfig, sampling_defaults
+from stoker.engine.config import EngineConfig
 from stoker.engine.health import Health
-from stoker.engine.protocol import Event, Failed, GiveRows, Output, PositionLogprobs, RowsWanted, Submit, Usage
+from stoker.engine.inbox import InboxLimits, size_of
+from stoker.engine.protocol import (
+    Event,
+    Failed,
+    GiveRows,
+    Output,
+    Pause,
+    PositionLogprobs,
+    Resume,
+    RowsWanted,
+    Submit,
+    Usage,
+)
 from stoker.engine.question_messages import A, Embed, Question, QuickQuestion, Unanswered
 from stoker.engine.question_messages import Answer as Answered
 from stoker.engine.stats import EngineStats
@@ -36,7 +48,6 @@ from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.asks import Ask
 from stoker.llm.completion import Completion, completion_of
 from stoker.llm.files import SessionMedia
-from stoker.llm.inputs import GENERATE_DEFAULTS, NOTHING_GIVEN
 from stoker.loading.encoders import create_encoder
 from stoker.loading.locating import local_model, with_preset
 from stoker.text.chat_formats.probe import ChatFormat
@@ -46,19 +57,29 @@ if TYPE_CHECKING:
     from stoker.models.progress import Progress
 
 
+_LIMITS = InboxLimits()
+"""How far the reader of a stream may lag: as far as a client of the server."""
+
+
 class Answer:
     """One request's answer: collected on the engine's thread, read as content, reasoning and calls by its taker.
 
     Args:
         notify: called with "it has ended" after every change, on the thread that made the change.
+        is_streamed: it is read while it comes, and pauses while its reader is behind.
     """
 
-    def __init__(self, notify: Callable[[bool], None]) -> None:
+    def __init__(self, notify: Callable[[bool], None], *, is_streamed: bool = False) -> None:
         self.request_id = uuid.uuid4().hex
         self._notify = notify
         self._lock = threading.RLock()
         self._fresh: list[Output] = []
         """Not read yet."""
+        self._has_pace = is_streamed
+        self._num_unread_bytes = 0
+        """Of what was not taken, roughly."""
+        self.is_paused = False
+        """Its reader is behind, and nothing of it is computed."""
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] | None = None
         self._last = Output(self.request_id, "", [], Usage(0, 0, 0))
@@ -72,13 +93,15 @@ class Answer:
         self._parts: list[Part] = []
         self._num_taken = 0
 
-    def begin(self, ask: Ask) -> None:
-        """Says what it is the answer to, before anything of it comes."""
-        self._ask, self._reader = ask, OutputReader(ask.reader)
+    def begin(self, ask: Ask, set_pace: Callable[[Pause | Resume], None]) -> None:
+        """Says what it is the answer to, and what pauses its request, before anything of it comes."""
+        self._ask, self._reader, self._set_pace = ask, OutputReader(ask.reader), set_pace
 
     def push(self, output: Output) -> None:
         with self._lock:
             self._fresh.append(output)
+            self._num_unread_bytes += size_of(output)
+            self._pause_if_behind(output)
             self._token_ids += output.token_ids
             if output.logprobs is not None:
                 self._logprobs = self._logprobs or []
@@ -135,10 +158,30 @@ class Answer:
                 functions={} if ask is None else ask.functions,
             )
 
+    def let_go(self) -> None:
+        """Is not paused any more, with or without a reader."""
+        with self._lock:
+            self._has_pace = False
+            self._go_on()
+
+    def _pause_if_behind(self, output: Output) -> None:
+        is_behind = self._num_unread_bytes > _LIMITS.pause_bytes
+        if is_behind and self._has_pace and not self.is_paused and output.finish_reason is None:
+            self.is_paused = True
+            self._set_pace(Pause(self.request_id))
+
+    def _go_on(self) -> None:
+        """Its reader takes all there is. Its lock is held."""
+        self._num_unread_bytes = 0
+        if self.is_paused:
+            self.is_paused = False
+            self._set_pace(Resume(self.request_id))
+
     def _read(self) -> bool:
         """Reads what has come since the last time; returns whether that is all."""
         with self._lock:
             outputs, self._fresh, is_ended = self._fresh, [], self.is_ended
+            self._go_on()
         for output in outputs:
             self._parts += self._reader.parts(output)
         if is_ended:
@@ -153,9 +196,6 @@ class Session:
         config = with_preset(config)
         engine, self.card = build_engine(config, progress=progress)
         self.max_outstanding = config.parallel + config.max_queue
-        has_bound = sampling_defaults(config, NOTHING_GIVEN).max_tokens is not None
-        self.text_defaults = NOTHING_GIVEN if has_bound else GENERATE_DEFAULTS
-        """Of texts that are completed; an answer in a conversation ends by itself."""
         self._template = CardTemplate(self.card)
         self._lock = threading.RLock()
         self._answers: dict[str, Answer] = {}
@@ -200,7 +240,7 @@ class Session:
         """
         self._check_process()
         request_id = answer.request_id
-        answer.begin(ask)
+        answer.begin(ask, self._set_pace)
         is_accepted = False
         with self._lock:
             self._answers[request_id] = answer
@@ -278,6 +318,27 @@ class Session:
         if self._worker.death is not None:
             raise self._worker.death
 
+    def end_forsaken(self) -> None:
+        """Ends what nothing refers to any more; while all streams are paused, no step does that."""
+        while self._forsaken:
+            self.abort(self._forsaken.popleft())
+
+    def free_places(self) -> None:
+        """A request has waited for a place in vain: if all that have one are paused, they go on to their ends.
+
+        Their reader may be the very thread that waits.
+
+        Raises:
+            StokerError: the engine has died.
+        """
+        self.check_alive()
+        self.end_forsaken()
+        with self._lock:
+            answers = list(self._answers.values())
+        if all(answer.is_paused for answer in answers):
+            for answer in answers:
+                answer.let_go()
+
     def abort(self, answer: Answer) -> None:
         """Ends a request wherever it is; nothing happens if it has ended."""
         if self._is_at_home:
@@ -311,8 +372,7 @@ class Session:
             raise ModelNotLoaded("the model belongs to the process that loaded it; load it again in this one")
 
     def _publish(self, events: list[Event]) -> None:
-        while self._forsaken:
-            self.abort(self._forsaken.popleft())
+        self.end_forsaken()
         for event in events:
             if isinstance(event, Output) and (answer := self._answers.get(event.request_id)):
                 answer.push(event)
@@ -349,6 +409,10 @@ class Session:
         if answer is not None:
             self._media.forget(request_id)
             answer.end(error)
+
+    def _set_pace(self, command: Pause | Resume) -> None:
+        if self._is_at_home:
+            self._worker.set_pace(command)
 
     def _give_rows(self, rows: GiveRows) -> None:
         self._worker.give_rows(rows)

@@ -26,7 +26,6 @@ from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.batch_run import POLL_S, BatchRun, take_place
 from stoker.llm.completion import Completion, model_table
 from stoker.llm.inputs import (
-    NOTHING_GIVEN,
     Adapters,
     Conversation,
     EngineOptions,
@@ -62,6 +61,9 @@ R = TypeVar("R")
 class TextStream(Iterator[str]):
     """The text of one answer, as it comes. Iterate over it, or close it to stop the model.
 
+    When some hundred tokens have come that are not read, the request is paused until they are, so that nothing is
+    computed for a reader that has stopped. Other requests have its place meanwhile, and nothing is lost.
+
     `events` gives reasoning and tool calls besides. One thread reads it. It is also a context manager, and stops the
     model when the last reference is gone.
     """
@@ -73,7 +75,7 @@ class TextStream(Iterator[str]):
         self._session = session
         self._changed = threading.Event()
         # The callback must not hold this object, or only the garbage collector could ever end it.
-        answer = Answer(partial(_wake_reader, self._changed, places))
+        answer = Answer(partial(_wake_reader, self._changed, places), is_streamed=True)
         take_place(session, places)
         self._answer = answer  # not before: whatever ends it gives the place back
         session.submit(answer, ask)
@@ -195,7 +197,8 @@ class LLM:
 
         Args:
             prompts: text, token ids, or a list of either. No chat template is applied.
-            sampling: one for all prompts, or one for each. `max_tokens` not given = 512.
+            sampling: one for all prompts, or one for each. `max_tokens` not given = 16384, but no more than three
+                quarters of the context; -1 = until the model stops or the context is full.
             lora: the name of an adapter, or names with scales; a list has one of these for each prompt.
             progress: whether to draw a progress bar on stderr. None = for 16 prompts or more, on a terminal or in a
                 notebook.
@@ -210,7 +213,7 @@ class LLM:
         """
         given, options = text_options("generate()", options)
         batch, is_single = as_batch(prompts)
-        params = spread(sampling, len(batch), self._session.text_defaults, given)
+        params = spread(sampling, len(batch), given)
         jobs = zip(batch, params, spread_lora(lora, len(batch)), strict=True)
         answers = self._run([text_ask(*job, options) for job in jobs], show_progress=progress)
         return answers[0] if is_single else answers
@@ -249,8 +252,7 @@ class LLM:
         Args:
             messages: one conversation (`Message` objects, dicts in OpenAI's shape, or a text as the user's only
                 message), or a list of conversations.
-            sampling: one for all, or one for each. `max_tokens` not given = until the model stops or the context is
-                full.
+            sampling: one for all, or one for each. `max_tokens` as of `generate`.
             lora: as of `generate`.
             progress: as of `generate`.
             options: `timeout` as of `generate`; `tools`, Python functions or definitions in OpenAI's shape, and
@@ -273,9 +275,7 @@ class LLM:
         """
         given, options = chat_options("chat()", options)
         batch, is_single = as_conversations(messages)
-        jobs = zip(
-            batch, spread(sampling, len(batch), NOTHING_GIVEN, given), spread_lora(lora, len(batch)), strict=True
-        )
+        jobs = zip(batch, spread(sampling, len(batch), given), spread_lora(lora, len(batch)), strict=True)
         answers = self._run([chat_ask(self._session, *job, options) for job in jobs], show_progress=progress)
         return answers[0] if is_single else answers
 
@@ -293,8 +293,7 @@ class LLM:
             options: as of `generate`.
         """
         given, options = text_options("stream()", options)
-        params = as_sampling(sampling, given).filled_from(self._session.text_defaults)
-        return TextStream(self, text_ask(as_prompt(prompt), params, lora, options))
+        return TextStream(self, text_ask(as_prompt(prompt), as_sampling(sampling, given), lora, options))
 
     def stream_chat(
         self,

@@ -17,7 +17,8 @@ import msgspec
 from stoker.chat.thoughts import NO_THOUGHTS, Thoughts
 from stoker.core.media import Media
 from stoker.core.outline import Outline
-from stoker.core.params import SamplingParams
+from stoker.core.params import NO_LIMIT, SamplingParams
+from stoker.engine.cards import ModelCard
 from stoker.engine.inbox import merge
 from stoker.engine.protocol import Accepted, Output, Prompt, PromptToken, SessionUse, Submit, Timing, Usage
 from stoker.engine.question_messages import AdapterChoice
@@ -162,7 +163,7 @@ class Generation:
         request = replace(request, adapters=with_named_adapter(request.adapters, request.model, served))
         submits = request.submits()
         runtime = served.runtime
-        request.account.model = served.model_id
+        request.account.model, request.account.max_tokens = served.model_id, _longest(request, runtime.card)
         capacity = runtime.card.parallel + runtime.card.max_queue
         if len(submits) > capacity:
             message = f"{len(submits)} answers in one request are more than the {capacity} that can run and wait here"
@@ -354,6 +355,12 @@ class _Echoes:
     def _begin(self, index: int, output: Output) -> Output:
         self._begun.add(index)
         return msgspec.structs.replace(output, prompt=self._prompts[self._first(index)])
+
+
+def _longest(request: GenerationRequest, card: ModelCard) -> int | None:
+    """How many tokens an answer may have; the context may have room for fewer."""
+    length = card.sampling.max_tokens if request.sampling.max_tokens is None else request.sampling.max_tokens
+    return card.context_size if length == NO_LIMIT else length
 
 
 async def _accepted(stream: _Stream, watch: RequestWatch) -> Accepted:

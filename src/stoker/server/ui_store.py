@@ -6,10 +6,8 @@ FOLDER/<owner>/<id>.gone   it was deleted, so that other browsers delete it too
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from stoker.server.access.control import owner_of
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response
 from stoker.server.transport.connection import read_body
+from stoker.server.whole_files import write_whole
 
 router = Router(api="Stoker")
 
@@ -90,16 +89,7 @@ class ChatFolder:
 
     def _put(self, chat_id: str, suffix: str, time_ms: float, content: bytes) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._path(chat_id, suffix)
-        new = path.with_suffix(f".{os.getpid()}.new")
-        try:
-            new.write_bytes(content)
-            os.utime(new, ns=(int(time_ms * 1e6), int(time_ms * 1e6)))
-            os.replace(new, path)
-        except OSError:
-            with suppress(OSError):
-                new.unlink()
-            raise
+        write_whole(self._path(chat_id, suffix), content, time_ns=int(time_ms * 1e6))
 
     def _heads(self) -> Iterator[ChatHead]:
         for path in self._folder.glob("*.*"):

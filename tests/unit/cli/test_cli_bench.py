@@ -197,7 +197,7 @@ def test_options_of_the_request_reach_the_server(stoker: Stoker) -> None:
         (["serve", "http://127.0.0.1:1", "--itl-limit", "0"], "above 0"),
         (["serve", "http://127.0.0.1:1", "--extra", "[]"], "JSON object"),
         (["serve", "a=http://127.0.0.1:1", "a=http://127.0.0.1:2"], "same name"),
-        (["serve", "http://127.0.0.1:1", "http://127.0.0.1:2", "--pid", "1"], "--pid belongs to one"),
+        (["serve", "http://127.0.0.1:1", "http://127.0.0.1:2", "--pid", "1"], "--pid can be given for a single server"),
         (["compare", "missing.json"], "cannot be read"),
     ],
 )

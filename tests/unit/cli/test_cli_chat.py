@@ -73,6 +73,9 @@ def test_an_answer_that_the_context_cuts_off_is_told(stoker: Stoker) -> None:
     assert "(the answer was cut off: the context of 512 tokens is full)" in done.err
     done = stoker("chat", "x" * 600, "--max-tokens", "20", stdin=b"Hi\n")
     assert "cut off" not in done.err
+    done = stoker("chat", "x" * 600, stdin=b"Hi\n")
+    said = "(the answer was cut off after 384 tokens, the default length: /set max_tokens N sets another one, -1 none)"
+    assert said in done.err
 
 
 def test_the_oldest_turns_leave_when_the_context_is_full(stoker: Stoker) -> None:

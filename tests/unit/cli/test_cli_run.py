@@ -102,6 +102,17 @@ def test_a_quiet_pipe_is_named(
     assert "</dev/null" in capsys.readouterr().err
 
 
+def test_markdown_is_rendered_on_a_terminal_only(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = "**bold**"
+    assert stoker("run", answer, "Hi", "--system", "x").out == answer + "\n"
+    monkeypatch.setattr("stoker.cli.run.is_screen", lambda: True)
+    shown = stoker("run", answer, "Hi", "--system", "x").out
+    assert ("bold" in shown, "**" in shown.splitlines()[-1]) == (True, False)
+    for options in (["--plain"], ["--raw"]):
+        system = [] if "--raw" in options else ["--system", "x"]
+        assert stoker("run", answer, "Hi", *system, *options).out == answer + "\n"
+
+
 def test_a_terminal_and_no_prompt_is_a_conversation(stoker: Stoker) -> None:
     done = stoker("run", REPLY, stdin=b"Hi\n/exit\n", is_terminal=True)
     assert (done.code, done.out) == (0, f"{REPLY}\n")
@@ -149,16 +160,18 @@ def test_settings_of_the_environment_reach_the_model(stoker: Stoker, monkeypatch
 
 
 def test_a_cut_off_answer_is_noted(stoker: Stoker) -> None:
-    done = stoker("run", "--raw", REPLY, "Hi", "--ctx-size", "10")
+    done = stoker("run", "--raw", REPLY, "Hi", "--ctx-size", "14")
     assert done.code == 0
-    assert "cut off after 7 tokens" in done.err
+    assert "cut off after 10 tokens, the default length: --max-tokens N sets another one, -1 none" in done.err
+    done = stoker("run", "--raw", REPLY, "Hi", "--ctx-size", "14", "--max-tokens", "-1")
+    assert "cut off: the context of 14 tokens is full" in done.err
     assert "cut off" not in stoker("run", "--raw", REPLY, "Hi", "--max-tokens", "4").err
 
 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--max-tokens", "-1"], 2, "`max_tokens` must be between 0"),
+        (["--max-tokens", "-2"], 2, "`max_tokens` must be between -1"),
         (["--temperature", "-1"], 2, "`temperature` must be between 0 and 100"),
         (["--top-k", "many"], 2, "--top-k"),
         (["--no-such-option"], 2, "no-such-option"),

@@ -21,7 +21,7 @@ from stoker.errors import ContextLengthExceeded, InvalidInput
         ("top_k", -2),
         ("seed", -1),
         ("seed", 10**400),
-        ("max_tokens", -1),
+        ("max_tokens", -2),
         ("max_tokens", True),
         ("logprobs", -1),
         ("mirostat", 1),

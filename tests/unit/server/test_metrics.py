@@ -326,6 +326,8 @@ def test_the_numbers_of_an_encoder_are_there_if_there_is_one():
         "stoker_encoder_hits_total": 5,
         "stoker_encoder_crashes_total": 6,
     }
+    aliases = {name.split()[0]: value for name, value in found.items() if "vllm:mm_cache" in name}
+    assert aliases == {"vllm:mm_cache_queries_total": 8, "vllm:mm_cache_hits_total": 5}
 
 
 def test_the_numbers_of_a_transcriber_are_there_if_there_is_one():

@@ -372,7 +372,7 @@ def test_option_out_of_range_is_named_as_the_client_named_it(name: str, value: A
 
 @pytest.mark.parametrize("value", [-1, -2, -3, 0])
 def test_no_limit_of_tokens(value: int):
-    assert option("num_predict", value).submit.sampling.max_tokens is None
+    assert option("num_predict", value).submit.sampling.max_tokens == -1
 
 
 def test_durations_are_nanoseconds():

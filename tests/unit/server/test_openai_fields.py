@@ -77,7 +77,7 @@ def test_limits_of_max_tokens(name: str):
     runtime = FakeRuntime()
     for value in (-1, 0):
         assert chat(runtime, **{name: value}).status_code == 200
-    assert [submit.sampling.max_tokens for submit in runtime.submits] == [None, 0]
+    assert [submit.sampling.max_tokens for submit in runtime.submits] == [-1, 0]
     error = chat(FakeRuntime(), **{name: -2}).json()["error"]
     assert (error["param"], f"`{name}` must be" in error["message"]) == (name, True)
 

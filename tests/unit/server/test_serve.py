@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import httpx
 import pytest
+import uvicorn
 
 from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.runtime.registry import ServedModel
@@ -261,6 +262,17 @@ def test_taken_port_is_a_config_error_before_the_model_is_loaded():
 def test_address_of_another_machine_is_a_config_error():
     with pytest.raises(ConfigError, match=r"203\.0\.113\.1"):
         serve(registry_of(ServedModel(("tiny",), FakeRuntime())), ServerConfig(host="203.0.113.1", port=0))
+
+
+def test_models_are_closed_if_the_server_fails_before_its_start_up(monkeypatch: pytest.MonkeyPatch):
+    def fail(config: uvicorn.Config) -> None:
+        raise OSError("no certificate")
+
+    monkeypatch.setattr(uvicorn.Config, "load", fail)
+    runtime = FakeRuntime()
+    with pytest.raises(OSError, match="no certificate"):
+        serve(registry_of(ServedModel(("tiny",), runtime)), ServerConfig(port=0))
+    assert runtime.num_closes == 1
 
 
 def test_model_that_does_not_load_is_the_callers_error_and_is_closed():

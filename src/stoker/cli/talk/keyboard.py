@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO, cast
@@ -10,6 +9,7 @@ from typing import Any, TextIO, cast
 from stoker.cli.later import prompt_toolkit
 from stoker.cli.report import say
 from stoker.cli.talk.saved import history_file
+from stoker.cli.talk.screen import is_screen
 from stoker.errors import InvalidInput
 
 _BLOCK = '"""'
@@ -59,9 +59,8 @@ class Keyboard:
 
 def is_terminal() -> bool:
     """Whether the conversation is typed and shown on a terminal that can move its cursor."""
-    streams = cast("tuple[TextIO | None, ...]", (sys.stdin, sys.stdout))
-    can_move = os.environ.get("TERM", "dumb") != "dumb" or sys.platform == "win32"
-    return can_move and all(stream is not None and stream.isatty() for stream in streams)
+    stdin = cast("TextIO | None", sys.stdin)
+    return stdin is not None and stdin.isatty() and is_screen()
 
 
 def _asking(words: Callable[[], Sequence[str]], *, keeps_history: bool) -> Callable[[str], str]:

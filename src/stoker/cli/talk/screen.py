@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Self
+from typing import Self, TextIO, cast
 
 from stoker.cli.answer import write_answer
 from stoker.cli.later import rich
 
 _FENCES = ("```", "~~~")
+
+
+def is_screen() -> bool:
+    """Whether standard output is a terminal that can move its cursor."""
+    stdout = cast("TextIO | None", sys.stdout)
+    can_move = os.environ.get("TERM", "dumb") != "dumb" or sys.platform == "win32"
+    return can_move and stdout is not None and stdout.isatty()
 
 
 def show_answer(pieces: Iterable[str], *, is_markdown: bool) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stoker.cli.cut_off import why_cut_off
 from stoker.cli.prompt import checked_text
 from stoker.cli.report import say, say_error
 from stoker.cli.speed import Stopwatch
@@ -180,10 +181,9 @@ class Talk:
         say(f"(the context of {self.llm.card.context_size} tokens is full: {what} dropped)")
 
     def _say_how_full(self, completion: Completion) -> None:
-        size, limit = self.llm.card.context_size, self.sampling.max_tokens
-        is_at_limit = limit is not None and completion.usage.completion_tokens >= limit
-        if completion.finish_reason == "length" and not is_at_limit:
-            say(f"(the answer was cut off: the context of {size} tokens is full)")
+        size = self.llm.card.context_size
+        if (why := why_cut_off(completion, self.llm.card, self.sampling, "/set max_tokens N")) is not None:
+            say(f"({why})")
         elif self.turns.num_tokens > _NEARLY_FULL * size and not self._is_warned:
             self._is_warned = True
             say(f"({self.turns.num_tokens} of {size} tokens are used; the oldest turns are dropped when all are)")

@@ -6,7 +6,7 @@ import time
 
 from stoker.core.media import MediaKind
 from stoker.core.model_info import CacheTraits, ModelInfo
-from stoker.core.params import BUILT_IN
+from stoker.core.params import SamplingParams
 from stoker.engine.cards import EmbeddingCard, FillTokens, ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.template_file import configured_template
@@ -61,7 +61,7 @@ def make_card(
         embedding=embedding,
         can_generate=model.task is Task.TEXT,
         system=config.preset.system,
-        sampling=model.defaults.filled_from(BUILT_IN),
+        sampling=SamplingParams().completed(model.defaults, context_size),
         media=_media(props),
     )
 

@@ -61,7 +61,7 @@ def check_supported(sampling: SamplingParams, *, scores_prompt: bool) -> None:
 
 
 def completion_body(
-    prompt: Sequence[int], sampling: SamplingParams, max_tokens: int, *, cache_prompt: bool
+    prompt: Sequence[int], sampling: SamplingParams, max_tokens: int, *, cache_prompt: bool, ends: Sequence[str] = ()
 ) -> dict[str, object]:
     """The JSON of a request.
 
@@ -70,13 +70,18 @@ def completion_body(
         sampling: complete, and checked.
         max_tokens: the longest answer that fits, or that is wanted.
         cache_prompt: it may use what was computed before.
+        ends: texts that end the answer, beside the stop strings.
     """
     body: dict[str, object] = {name: getattr(sampling, name) for name in SAME_NAME}
     body |= {theirs: getattr(sampling, ours) for ours, theirs in OTHER_NAME.items()}
     looks_back = {theirs: getattr(sampling, ours) for ours, theirs in LOOKS_BACK.items()}
     body |= {theirs: len(prompt) + max_tokens if value == -1 else value for theirs, value in looks_back.items()}
     body = _OFF | {name: value for name, value in body.items() if value is not None}
-    body |= {"top_k": max(sampling.top_k or 0, 0), "seed": _seed(sampling.seed), "stop": list(sampling.stop_strings)}
+    body |= {
+        "top_k": max(sampling.top_k or 0, 0),
+        "seed": _seed(sampling.seed),
+        "stop": [*sampling.stop_strings, *ends],
+    }
     if sampling.dry_sequence_breakers:
         body["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     if biases := _biases(sampling):
@@ -104,6 +109,7 @@ class AnswerReader:
         num_prompt: its tokens.
         logprobs: as `SamplingParams.logprobs`.
         max_tokens: 0 = only the prompt is to be computed.
+        ends: texts that end the answer and are no stop strings of the client.
         echo: for the first output.
         reports_progress: as `Submit.reports_progress`.
     """
@@ -115,6 +121,7 @@ class AnswerReader:
         *,
         logprobs: int | None = None,
         max_tokens: int = 1,
+        ends: Sequence[str] = (),
         echo: list[PromptToken] | None = None,
         reports_progress: bool = False,
     ) -> None:
@@ -122,6 +129,7 @@ class AnswerReader:
         self._num_prompt = num_prompt
         self._logprobs = logprobs
         self._is_prompt_only = max_tokens == 0
+        self._ends = ends
         self._echo = echo
         self._reports_progress = reports_progress
         self._num_cached = 0
@@ -179,10 +187,14 @@ class AnswerReader:
             Usage(self._num_prompt, self._num_completion if has_tokens else 0, min(self._num_cached, self._num_prompt)),
             None if self._logprobs is None else positions,
             reason,
-            completion.stopping_word if completion.stop_type == "word" else None,
+            self._stop_match(completion),
             echo,
             None if reason is None else _timing(completion.timings),
         )
+
+    def _stop_match(self, completion: Completion) -> str | None:
+        is_stop = completion.stop_type == "word" and completion.stopping_word not in self._ends
+        return completion.stopping_word if is_stop else None
 
     def _position(self, position: Position) -> PositionLogprobs:
         top = position.top_logprobs[: self._logprobs]

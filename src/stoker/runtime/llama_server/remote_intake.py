@@ -9,7 +9,7 @@ from functools import partial
 from typing import cast
 
 from stoker.core.model_info import ModelInfo
-from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.params import SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.prompt import echo_of
 from stoker.engine.protocol import Prompt, PromptToken, Submit
@@ -62,7 +62,7 @@ class RemoteIntake:
             message = f"{self._info.name} writes no text: its llama-server was started for embeddings or ranking"
             raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
         check_no_adapters(submit.adapters)
-        sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
+        sampling = submit.sampling.completed(self._defaults, self._info.max_sequence_tokens)
         check_supported(sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
         fields = constraint_fields(submit.outline)
         if submit.text_bias:
@@ -85,13 +85,15 @@ class RemoteIntake:
         if room == 0:  # llama-server always writes a token
             raise prompt_too_long(len(tokens), self._info.max_sequence_tokens)
         max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
-        body = completion_body(request.prompt, sampling, max_tokens, cache_prompt=request.cache_prompt)
+        ends = () if submit.outline is None or sampling.ignore_eos else submit.outline.ends
+        body = completion_body(request.prompt, sampling, max_tokens, cache_prompt=request.cache_prompt, ends=ends)
         reader = partial(
             AnswerReader,
             request.request_id,
             len(tokens),
             logprobs=sampling.logprobs,
             max_tokens=max_tokens,
+            ends=ends,
             echo=await self._echo(submit, tokens) if submit.echo else None,
             reports_progress=submit.reports_progress,
         )

@@ -48,7 +48,7 @@ class AnswerReader:
         self._outline = outline
         self._echo = echo
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
-        self._stops = StopMatcher(sampling.stop_strings)
+        self._stops = StopMatcher(sampling.stop_strings + (() if sampling.ignore_eos else outline.ends))
         self._num_completion = 0
         self._num_cached = 0
         self._reason: str | None = None
@@ -84,7 +84,8 @@ class AnswerReader:
             return None
         text, marks, num_taken = self._write(token_ids)
         logprobs = self._logprobs(choice)[:num_taken]
-        if self._stop_match is not None and self._reason is None:
+        is_stopped = self._stop_match is not None or self._stops.matched is not None
+        if is_stopped and self._reason is None:
             self._reason = "stop"  # vLLM knows nothing of stop strings, and would go on
             return self._end(token_ids[:num_taken], text, marks, logprobs)
         return self._output(token_ids[:num_taken], text, marks, logprobs) if token_ids else None
@@ -106,7 +107,7 @@ class AnswerReader:
             is_free = (is_reasoning and self._outline.hides_stops) or self._num_completion < self._min_tokens
             text += piece if is_free else self._stops.push(piece)
             if self._stops.matched is not None:
-                self._stop_match = self._stops.matched
+                self._stop_match = None if self._stops.matched in self._outline.ends else self._stops.matched
                 return text, marks, index + 1
         return text, marks, len(token_ids)
 

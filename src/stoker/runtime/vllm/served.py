@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stoker.core.model_info import CacheTraits, ModelInfo
-from stoker.core.params import BUILT_IN
+from stoker.core.params import SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.answers import answer_detokenize, answer_tokenize
 from stoker.engine.cards import ModelCard, media_refused
@@ -152,7 +152,7 @@ class VLLMServed:
             raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
         if submit.media:
             raise media_refused(submit.media[0].kind)
-        sampling = submit.sampling.filled_from(model.defaults, BUILT_IN)
+        sampling = submit.sampling.completed(model.defaults, info.max_sequence_tokens)
         check_supported(submit.sampling, sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
         sampling = with_text_bias(model.tokenizer, sampling, submit.text_bias)
         prompt, _ = prompt_entries(model.tokenizer, submit)
@@ -260,7 +260,7 @@ def make_card(config: EngineConfig, model: ModelFolder, version: str, kv_size: i
         fill_tokens=find_fill_tokens(tokenizer),
         marker_tokens=find_markers(tokenizer),
         system=config.preset.system,
-        sampling=model.defaults.filled_from(BUILT_IN),
+        sampling=SamplingParams().completed(model.defaults, model.context_size),
     )
 
 

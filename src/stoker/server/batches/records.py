@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
+
+from stoker.server.whole_files import write_whole
 
 logger = getLogger(__name__)
 
@@ -134,15 +134,7 @@ class Shelf(Generic[RecordT]):
                 logger.warning("%s is ignored: %s", path, error)
 
     def _write(self, record: RecordT) -> None:
-        path = self._path(record.id)
-        new = path.with_suffix(".new")
-        try:
-            new.write_bytes(msgspec.json.encode(record))
-            os.replace(new, path)
-        except OSError:
-            with suppress(OSError):
-                new.unlink()
-            raise
+        write_whole(self._path(record.id), msgspec.json.encode(record))
 
     def _path(self, record_id: str) -> Path:
         return self._folder / f"{record_id}.json"

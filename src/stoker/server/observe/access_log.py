@@ -77,6 +77,8 @@ def _fields(account: Account) -> dict[str, Any]:
         return known
     known |= {"model": account.model, "prompt_tokens": account.prompt_tokens, "cached_tokens": account.cached_tokens}
     known |= {"completion_tokens": account.completion_tokens, "finish_reasons": account.finish_reasons}
+    if "length" in account.finish_reasons:
+        known["max_tokens"] = account.max_tokens
     if account.relaxed:
         known["relaxed"] = list(account.relaxed)
     return known if account.ttft_s is None else {**known, "ttft_s": round(account.ttft_s, 6)}

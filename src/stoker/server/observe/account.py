@@ -25,6 +25,8 @@ class Account:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    max_tokens: int | None = None
+    """The length, in tokens, at which each answer ends: that of the request, or the default."""
     ttft_s: float | None = None
     """Time from the submission to the first output."""
     relaxed: tuple[str, ...] = ()

@@ -82,9 +82,9 @@ _VLLM_BY_TIER = {
     "gpu_prefix_cache_hits": _POOL,
     "external_prefix_cache_hits": _TIERS,
 }
-_VLLM_NOUGHT = {
-    "mm_cache_queries": "Images looked for in a cache: models that see are not served",
-    "mm_cache_hits": "Images found there",
+_VLLM_MEDIA = {
+    "mm_cache_queries": "Parts of images and recordings looked for in the cache of encoded rows",
+    "mm_cache_hits": "Parts of images and recordings whose encoded rows were found in the cache",
 }
 _LLAMA = {
     "prompt_tokens": "computed_prompt_tokens",
@@ -119,7 +119,7 @@ def with_aliases(families: Iterable[Metric]) -> list[Metric]:
     own = {family.name: family for family in families}
     renamed = [_renamed(own[PREFIX + alias.of], alias) for alias in ALIASES]
     sources = _prompt_tokens_by_source(own)
-    return [*own.values(), *renamed, sources, _cache_config(own), _adapters(own), *_noughts(own)]
+    return [*own.values(), *renamed, sources, _cache_config(own), _adapters(own), *_media_cache(own)]
 
 
 def _renamed(family: Metric, alias: Alias) -> Metric:
@@ -176,13 +176,16 @@ def _names_in_use(samples: Iterable[Sample], model: str) -> str:
     return ",".join(s.labels["adapter"] for s in samples if s.labels["model"] == model and s.value)
 
 
-def _noughts(own: Mapping[str, Metric]) -> Iterator[Metric]:
-    """Families of models whose steps are known, so not of llama-server."""
+def _media_cache(own: Mapping[str, Metric]) -> Iterator[Metric]:
+    """0 for models that take text only. Those of llama-server and vLLM, whose steps are not known, have no values."""
     models = [model for model, steps in _by_model(own["stoker_steps"]) if steps]
-    for name, text in _VLLM_NOUGHT.items():
+    hits, encoded = (dict(_by_model(own[f"stoker_encoder_{name}"])) for name in ("hits", "parts"))
+    found = {model: hits.get(model, 0.0) for model in models}
+    asked = {model: found[model] + encoded.get(model, 0.0) for model in models}
+    for (name, text), values in zip(_VLLM_MEDIA.items(), (asked, found), strict=True):
         family = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
-        for model in models:
-            family.add_metric((model, "0"), 0)
+        for model, value in values.items():
+            family.add_metric((model, "0"), value)
         yield family
 
 

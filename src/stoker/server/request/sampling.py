@@ -76,7 +76,7 @@ def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mappin
         **values,
         repetition_penalty=_one_of(fields, *_PENALTY),
         penalty_last_n=fields.repeat_last_n,
-        max_tokens=_max_tokens(fields),
+        max_tokens=_one_of(fields, *_MAX_TOKENS),
         stop_token_ids=_one_of(fields, *_STOP_IDS),
         banned_token_ids=_one_of(fields, *_BANNED),
         seed=_seed(fields.seed),
@@ -121,11 +121,6 @@ def _without_empty(stop: str | list[str] | None) -> str | list[str] | None:
     if isinstance(stop, list):
         return [text for text in stop if text]
     return stop or None
-
-
-def _max_tokens(fields: SamplingFields) -> int | None:
-    limit = _one_of(fields, *_MAX_TOKENS)
-    return None if limit == -1 else limit
 
 
 def _one_of(fields: SamplingFields, *names: str) -> Any:

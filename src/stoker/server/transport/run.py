@@ -92,10 +92,10 @@ async def _serve(
     loading = asyncio.create_task(registry.start(), name="stoker-load")
     try:
         server = await asyncio.to_thread(make_server, loading)
-    except BaseException:
+        await server.serve(sockets=[listener])
+    except BaseException:  # uvicorn may fail before its start-up, and shuts nothing down then
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
         await registry.close()
         raise
-    await server.serve(sockets=[listener])
     server.check_loaded()

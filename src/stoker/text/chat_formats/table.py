@@ -341,6 +341,9 @@ FORMATS: tuple[Format, ...] = (
 GENERIC = Format(name="generic", calls=JSONCalls(wrapper="tool_calls"))
 """For templates that know no tools: the model is told in the system prompt to write this."""
 
+CHATML_END = "<|im_end|>"
+"""The end of a message in ChatML, which is the template of a model without one."""
+
 PLAIN = Format(name="plain", calls=None)
 """Reasoning only."""
 

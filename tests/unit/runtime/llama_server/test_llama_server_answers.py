@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from stoker.core.outline import Outline
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.engine.protocol import Accepted, Output, Progress, Submit, Timing
 from stoker.engine.question_messages import (
@@ -303,6 +304,9 @@ def test_a_stop_string_is_named(fake: Fake):
         async with fake.started() as runtime:
             outputs = await answer(runtime, ask(stop=["END"]))
             assert (outputs[-1].finish_reason, outputs[-1].stop_match) == ("stop", "END")
+            outputs = await answer(runtime, ask(outline=Outline(ends=("END",))))
+            assert (outputs[-1].finish_reason, outputs[-1].stop_match) == ("stop", None), "an end of the model's own"
+            assert fake.asked("/completion")[-1]["body"]["stop"] == ["END"]
 
     run(test())
 

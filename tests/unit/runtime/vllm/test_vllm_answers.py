@@ -91,6 +91,9 @@ def test_text_is_made_of_tokens_also_where_events_cut_characters_and_stop_string
             assert "".join(output.text for output in outputs) == "éa"
             assert (outputs[-1].finish_reason, outputs[-1].stop_match) == ("stop", "bc")
             assert outputs[-1].usage.completion_tokens == 5
+            outputs = await answer(runtime, ask(outline=Outline(ends=("bc",))))
+            assert "".join(output.text for output in outputs) == "éa"
+            assert (outputs[-1].finish_reason, outputs[-1].stop_match) == ("stop", None), "an end of the model's own"
 
     run(test())
 

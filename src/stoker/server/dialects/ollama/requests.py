@@ -13,6 +13,7 @@ from stoker.chat.planning import Conversation, Plan, Thinking, planned, recalled
 from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import tools_of
 from stoker.core.outline import GrammarText, Outline
+from stoker.core.params import NO_LIMIT
 from stoker.core.request import check_token_ids
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
@@ -84,7 +85,7 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
         session_id=wire.session_id,
     )
     if fields.num_predict is not None and fields.num_predict <= 0:  # only a positive number is a limit to Ollama
-        fields = msgspec.structs.replace(fields, num_predict=None)
+        fields = msgspec.structs.replace(fields, num_predict=NO_LIMIT)
     sampling = sampling_params(fields, _logprobs(wire), _WORDS)
     plan = rendered.plan or Plan(prompt="", outline=_outline(wire))
     return generation_request(
