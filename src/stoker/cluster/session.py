@@ -70,7 +70,8 @@ class Session:
         self._resumed: dict[str, asyncio.Event] = {}
         """For each request: an event that is set while the request is not paused."""
         self._is_closed = False
-        self._heard_at = asyncio.get_running_loop().time()
+        self._num_unheard = 0
+        """Beats since the front was heard. They are counted instead of seconds: this process may be paused."""
 
     @property
     def num_open(self) -> int:
@@ -79,7 +80,7 @@ class Session:
 
     def obey(self, orders: list[Order]) -> None:
         """Carries out the front's orders, one after another, without waiting. An empty list is a sign of life."""
-        self._heard_at = asyncio.get_running_loop().time()
+        self._num_unheard = 0
         for order in orders:
             match order:
                 case Submit():
@@ -198,8 +199,8 @@ class Session:
         self._has_news.set()
 
     async def _keep_beating(self) -> None:
-        loop = asyncio.get_running_loop()
-        while loop.time() - self._heard_at < PATIENCE_S:
+        while self._num_unheard * BEAT_S < PATIENCE_S:
+            self._num_unheard += 1
             self._tell(beat_of(self._runtime.health(), sum(other.num_open for other in self._others())))
             await asyncio.sleep(BEAT_S)
         self._is_closed = True
