@@ -47,7 +47,7 @@ class Front:
         self._open: list[set[Request]] = [set() for _ in range(num_replicas)]
         self._num_sent = [0] * num_replicas
         self.others = [0] * num_replicas
-        self._turn = seed
+        self._turn = self._random.randrange(num_replicas)
         self._busy_until = 0.0
 
     def pass_on(self, cpu_s: float, now: float) -> float:
@@ -80,6 +80,7 @@ class Front:
         if self._policy in _HEAR:
             self._prefixes.note_heard(request.replica, request.beginning)
             self._learn(request)
+            self.others[request.replica] += 1
 
     def take(self, replica: int, said: BlocksHeld) -> None:
         """A replica says what it holds."""

@@ -97,6 +97,8 @@ class RemoteEngine:
         self._hello: asyncio.Future[Hello] | None = None
         self._template: CardTemplate | None = None
         self._beat = Beat("starting")
+        self._num_heard = 0
+        """Requests that other fronts have sent there since the last beat. Fronts would else choose the same replica."""
         self._listener: CacheListener | None = None
         self.node = ""
         """The address of its node, once it is connected."""
@@ -143,7 +145,7 @@ class RemoteEngine:
             heartbeat=beat.stats,
             node=self.node,
             kv_events=self._kv_events,
-            num_others=beat.num_others,
+            num_others=beat.num_others + self._num_heard,
         )
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
@@ -233,7 +235,7 @@ class RemoteEngine:
             case Output() | Accepted() | Failed():
                 self._requests.on_event(report)
             case Beat():
-                self._beat = report
+                self._beat, self._num_heard = report, 0
             case Heard() | BlocksHeld():
                 self._tell_listener(report)
             case Hello():
@@ -244,6 +246,7 @@ class RemoteEngine:
                 self._questions.on_answer(report)
 
     def _tell_listener(self, report: Heard | BlocksHeld) -> None:
+        self._num_heard += isinstance(report, Heard)
         if self._listener is None:
             return
         if isinstance(report, Heard):

@@ -199,6 +199,23 @@ def test_what_other_fronts_have_sent_counts_as_work():
     play(cluster, test())
 
 
+def test_what_another_front_has_just_sent_counts_before_the_next_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "BEAT_S", BOUND_S)
+    cluster = Cluster("a", "b")
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        cluster.links["a"][-1].join().obey([Submit("of another front", "p", SamplingParams())])
+        await until(lambda: [h.num_others for h in cluster.runtime.health().replicas.values()] == [1, 0])
+        task = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.holder("r"))
+        assert cluster.holder("r") == "b"
+        cluster.fakes["b"].finish("r")
+        await task
+
+    play(cluster, test())
+
+
 def test_conversation_that_began_at_another_front_finds_its_cache():
     cluster = Cluster("a", "b")
     stem = "a conversation that is long enough to be worth something " * 40
