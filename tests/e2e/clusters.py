@@ -30,7 +30,7 @@ LIMIT_S = 1800
 LONG_SCRIPT = [
     "short",
     {"when": "long", "text": "word " * 40_000},
-    {"when": "read to its end", "text": "word " * 6_000},
+    {"when": "read to its end", "text": "word " * 3_000},
 ]
 """The longer answers fill every buffer on their way many times over, so they have not ended before they are read."""
 ENDLESS = "a long one"
