@@ -189,11 +189,18 @@ class _Simulation:
         request.replica = self._fronts[request.front].place(request, self._machine)
         replica = self.replicas[request.replica]
         replica.waiting.append(request)
-        for number, front in enumerate(self._fronts):
-            if number != request.front:
-                self._at(now + _HEARS_S, lambda _, front=front: front.hear(request))
+        self._at(now + _HEARS_S, partial(self._hear, request))
         self._fronts[request.front].pass_on(self._machine.front_s_per_request, now)
         self._step(replica, now)
+
+    def _hear(self, request: Request, _now: float) -> None:
+        for number, front in enumerate(self._fronts):
+            if number != request.front:
+                front.hear(request)
+
+    def _take(self, replica: int, said: BlocksHeld, _now: float) -> None:
+        for front in self._fronts:
+            front.take(replica, said)
 
     def _step(self, replica: Replica, now: float) -> None:
         if not replica.is_stepping and (replica.waiting or replica.running):
@@ -218,9 +225,7 @@ class _Simulation:
     def _look(self, now: float) -> None:
         for number, replica in enumerate(self.replicas):
             if replica.has_news:
-                said = replica.say()
-                for front in self._fronts:
-                    self._at(now + _HEARS_S, lambda _, f=front, n=number, s=said: f.take(n, s))
+                self._at(now + _HEARS_S, partial(self._take, number, replica.say()))
         if self._num_left:
             self._at(now + LOOK_S, self._look)
 
