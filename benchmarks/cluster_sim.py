@@ -82,6 +82,11 @@ class Front:
             self._learn(request)
             self.others[request.replica] += 1
 
+    def hear_end(self, request: Request) -> None:
+        """Another front's request has ended."""
+        if self._policy in _HEAR:
+            self.others[request.replica] = max(0, self.others[request.replica] - 1)
+
     def take(self, replica: int, said: BlocksHeld) -> None:
         """A replica says what it holds."""
         assert self._prefixes.note_held(replica, said)
@@ -198,6 +203,11 @@ class _Simulation:
             if number != request.front:
                 front.hear(request)
 
+    def _hear_end(self, request: Request, _now: float) -> None:
+        for number, front in enumerate(self._fronts):
+            if number != request.front:
+                front.hear_end(request)
+
     def _take(self, replica: int, said: BlocksHeld, _now: float) -> None:
         for front in self._fronts:
             front.take(replica, said)
@@ -220,6 +230,7 @@ class _Simulation:
             request.done_s = arrives[request.front]
             self._num_left -= 1
             self._fronts[request.front].end(request)
+            self._at(now + _HEARS_S, partial(self._hear_end, request))
         self._step(replica, now)
 
     def _look(self, now: float) -> None:

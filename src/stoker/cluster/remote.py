@@ -97,8 +97,6 @@ class RemoteEngine:
         self._hello: asyncio.Future[Hello] | None = None
         self._template: CardTemplate | None = None
         self._beat = Beat("starting")
-        self._num_heard = 0
-        """Requests that other fronts have sent there since the last beat. Fronts would else choose the same replica."""
         self._listener: CacheListener | None = None
         self.node = ""
         """The address of its node, once it is connected."""
@@ -145,7 +143,7 @@ class RemoteEngine:
             heartbeat=beat.stats,
             node=self.node,
             kv_events=self._kv_events,
-            num_others=beat.num_others + self._num_heard,
+            num_others=beat.num_others,
         )
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
@@ -235,7 +233,7 @@ class RemoteEngine:
             case Output() | Accepted() | Failed():
                 self._requests.on_event(report)
             case Beat():
-                self._beat, self._num_heard = report, 0
+                self._beat = report
             case Heard() | BlocksHeld():
                 self._tell_listener(report)
             case Hello():
@@ -246,7 +244,6 @@ class RemoteEngine:
                 self._questions.on_answer(report)
 
     def _tell_listener(self, report: Heard | BlocksHeld) -> None:
-        self._num_heard += isinstance(report, Heard)
         if self._listener is None:
             return
         if isinstance(report, Heard):

@@ -239,13 +239,17 @@ def test_what_another_front_has_just_sent_counts_before_the_next_beat(monkeypatc
 
     async def test() -> None:
         await until(lambda: ready(cluster) == 2)
-        cluster.links["a"][-1].join().obey([Submit("of another front", "p", SamplingParams())])
-        await until(lambda: [h.num_others for h in cluster.runtime.health().replicas.values()] == [1, 0])
+        other = cluster.links["a"][-1].join()
+        other.obey([Submit("of another front", "p", SamplingParams())])
+        await until(lambda: [h.num_others for h in healths(cluster)] == [1, 0])
         task = asyncio.ensure_future(cluster.answer("r"))
         await until(lambda: cluster.holder("r"))
         assert cluster.holder("r") == "b"
         cluster.fakes["b"].finish("r")
         await task
+        cluster.fakes["a"].finish("of another front")
+        await until(lambda: [h.num_others for h in healths(cluster)] == [0, 0])
+        await other.close()
 
     play(cluster, test())
 
