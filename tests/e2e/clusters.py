@@ -32,7 +32,7 @@ LONG_SCRIPT = [
     {"when": "long", "text": "word " * 40_000},
     {"when": "read to its end", "text": "word " * 3_000},
 ]
-"""The longer answers fill every buffer on their way many times over, so they have not ended before they are read."""
+"""The longer answers take much longer than what a test does meanwhile, and do not fit into the buffers on their way."""
 ENDLESS = "a long one"
 READABLE = "to be read to its end"
 """Its answer takes a minute at most, and the other one many minutes on a busy machine."""
@@ -85,9 +85,9 @@ def controllers(server: Server) -> list[Process]:
 class LongAnswer:
     """A longer answer of `LONG_SCRIPT`, read in the background: slowly until `read_on`, then as fast as it comes."""
 
-    def __init__(self, url: str, prompt: str = ENDLESS) -> None:
+    def __init__(self, url: str, prompt: str = ENDLESS, **more: Any) -> None:
         self._url = f"{url}/v1/completions"
-        self._prompt = prompt
+        self._body = {"prompt": prompt, "max_tokens": 200_000, "stream": True, **more}
         self._is_wanted = True
         self._may_read_on, self._has_begun = threading.Event(), threading.Event()
         self.last = ""
@@ -99,9 +99,8 @@ class LongAnswer:
         assert self._has_begun.wait(WAIT_S)
 
     def _read(self) -> None:
-        body = {"prompt": self._prompt, "max_tokens": 200_000, "stream": True}
         try:
-            with httpx.stream("POST", self._url, json=body, trust_env=False, timeout=PATIENCE_S) as reply:
+            with httpx.stream("POST", self._url, json=self._body, trust_env=False, timeout=PATIENCE_S) as reply:
                 for line in filter(None, reply.iter_lines()):
                     self.last = line
                     self._has_begun.set()
