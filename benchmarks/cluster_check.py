@@ -2,9 +2,9 @@
 
     python benchmarks/cluster_check.py --replicas 1,2,4 --seconds 40
 
-The same arrivals are sent to `stoker cluster serve` and to `cluster_sim.py`. What a request costs on its way, measured
-alone before, is added to the simulated times. The medians should differ by less than 10 %, and the 95th percentiles by
-less than 20 %.
+The same arrivals are sent to `stoker cluster serve` and to `cluster_sim.py`. What a step takes by the number of its
+rows, and what a request costs on its way, is measured before, with one request at a time and with all places taken.
+The medians should differ by less than 10 %, and the 95th percentiles by less than 20 %.
 """
 
 from __future__ import annotations
@@ -30,16 +30,10 @@ _TOKEN_S = 0.01
 _ANSWER_TOKENS = 16
 _PARALLEL = 4
 _STEMS = 10
-_LOAD = 0.8
+_LOAD = 0.7
 """Of what the replicas can do."""
-_ALONE = 20
-MACHINE = Machine(
-    parallel=_PARALLEL,
-    step_s=_TOKEN_S,
-    step_per_answer_s=_TOKEN_S,
-    prompt_tokens_per_s=1e9,
-    chunk_tokens=10**9,
-)
+_ALONE = 10
+_TEXT = "".join(chr(97 + number * number % 26) for number in range(200))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +91,32 @@ async def sent(url: str, requests: Sequence[Request]) -> Times:
     return Times([first for first, _ in times], [end for _, end in times])
 
 
-def simulated(requests: Sequence[Request], replicas: int, alone: Times) -> Times:
+def calibration(replicas: int, at_once: int) -> list[Request]:
+    """Groups of requests with long pauses between them."""
+    pause_s = 0.25 * (min(at_once, _PARALLEL) + 1)
+    starts = [number // at_once * pause_s for number in range(_ALONE * at_once)]
+    keys = [b"%d of %d at once on %d" % (number, at_once, replicas) for number in range(len(starts))]
+    return [Request(now, Beginning((key,), 65), _ANSWER_TOKENS) for now, key in zip(starts, keys, strict=True)]
+
+
+def step_of(times: Times) -> float:
+    """What a step took, in seconds."""
+    return (of(sorted(times.end), 0.5) - of(sorted(times.first_token), 0.5)) / (_ANSWER_TOKENS - 1)
+
+
+def simulated(requests: Sequence[Request], replicas: int, alone: Times, together: Times) -> Times:
     """What the simulator says, with what a request costs on its way."""
-    simulate(requests, "stoker", num_replicas=replicas, num_fronts=1, machine=MACHINE)
-    first_s = of(sorted(alone.first_token), 0.5) - _TOKEN_S
-    end_s = of(sorted(alone.end), 0.5) - _TOKEN_S * _ANSWER_TOKENS
+    step_s = step_of(alone)
+    machine = Machine(
+        parallel=_PARALLEL,
+        step_s=step_s,
+        step_per_answer_s=(step_of(together) - step_s) / (_PARALLEL - 1),
+        prompt_tokens_per_s=1e9,
+        chunk_tokens=10**9,
+    )
+    simulate(requests, "stoker", num_replicas=replicas, num_fronts=1, machine=machine)
+    first_s = of(sorted(alone.first_token), 0.5) - step_s
+    end_s = of(sorted(alone.end), 0.5) - step_s * _ANSWER_TOKENS
     return Times(
         [request.first_token_s - request.arrives_s + first_s for request in requests],
         [request.done_s - request.arrives_s + end_s for request in requests],
@@ -110,17 +125,19 @@ def simulated(requests: Sequence[Request], replicas: int, alone: Times) -> Times
 
 def compare(replicas: int, seconds: float) -> None:
     """Prints both, and by how much the simulator is off."""
-    spaced = [Request(0.3 * number, Beginning((b"alone %d" % number,), 65), _ANSWER_TOKENS) for number in range(_ALONE)]
     requests = arrivals(replicas, seconds, seed=replicas)
     with tempfile.TemporaryDirectory() as name:
         script = Path(name, "script.json")
-        script.write_text(json.dumps([{"text": "word " * 100, "token_ms": 1000 * _TOKEN_S}]))
-        options = ("--script", str(script), "--parallel", str(_PARALLEL))
+        script.write_text(json.dumps([{"text": _TEXT, "token_ms": 1000 * _TOKEN_S}]))
+        options = ("--script", str(script), "--parallel", str(_PARALLEL), "--max-draft", "0")
         with served(Path(name), ("cluster", "serve", *options), "scripted", replicas) as (url, _):
-            alone = asyncio.run(sent(url, spaced))
+            alone = asyncio.run(sent(url, calibration(replicas, 1)))
+            together = asyncio.run(sent(url, calibration(replicas, _PARALLEL * replicas)))
             real = asyncio.run(sent(url, requests))
-    model = simulated(requests, replicas, alone)
-    print(f"{replicas} replicas, {len(requests)} requests\n  real       {real}\n  simulated  {model}")
+    model = simulated(requests, replicas, alone, together)
+    print(f"{replicas} replicas, {len(requests)} requests")
+    print(f"  a step of one row {step_of(alone):.4f} s, of {_PARALLEL} rows {step_of(together):.4f} s")
+    print(f"  real       {real}\n  simulated  {model}")
     for name, ours, theirs in (("first token", model.first_token, real.first_token), ("end", model.end, real.end)):
         off = [of(sorted(ours), part) / of(sorted(theirs), part) - 1 for part in (0.5, 0.95)]
         print(f"  {name:12} p50 off by {off[0]:+.1%}, p95 by {off[1]:+.1%}")

@@ -39,18 +39,20 @@ def served(folder: Path, command: Sequence[str], model: str, replicas: int) -> G
         port = listener.getsockname()[1]
     line = [sys.executable, "-m", "stoker", *command, model, "--port", str(port)]
     line += ["--replicas", str(replicas), "--threads", "1"]
-    with (folder / command[0]).open("wb") as log:
-        process = subprocess.Popen(line, stdout=log, stderr=log)
+    log = folder / command[0]
+    with log.open("wb") as output:
+        process = subprocess.Popen(line, stdout=output, stderr=output)
     try:
         url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(url, process, replicas)
+        if not _is_ready_in_time(url, process, replicas):
+            raise SystemExit(f"the server at {url} is not ready:\n{log.read_text()}")
         yield url, process.pid
     finally:
         process.terminate()
         process.wait(_STOP_S)
 
 
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], replicas: int) -> None:
+def _is_ready_in_time(url: str, process: subprocess.Popen[bytes], replicas: int) -> bool:
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
         with (
@@ -60,9 +62,9 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], replicas: int)
             (model,) = json.load(got)["models"]
             states = [each["state"] for each in model.get("replicas") or [model]]
             if states.count("ready") == replicas:
-                return
+                return True
         time.sleep(0.2)
-    raise SystemExit(f"the server at {url} is not ready")
+    return False
 
 
 def cpu_s(pid: int, name: str) -> float:

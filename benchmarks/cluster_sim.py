@@ -47,7 +47,7 @@ class Front:
         self._open: list[set[Request]] = [set() for _ in range(num_replicas)]
         self._num_sent = [0] * num_replicas
         self.others = [0] * num_replicas
-        self._turn = seed
+        self._turn = self._random.randrange(num_replicas)
         self._busy_until = 0.0
 
     def pass_on(self, cpu_s: float, now: float) -> float:
@@ -80,6 +80,12 @@ class Front:
         if self._policy in _HEAR:
             self._prefixes.note_heard(request.replica, request.beginning)
             self._learn(request)
+            self.others[request.replica] += 1
+
+    def hear_end(self, request: Request) -> None:
+        """Another front's request has ended."""
+        if self._policy in _HEAR:
+            self.others[request.replica] = max(0, self.others[request.replica] - 1)
 
     def take(self, replica: int, said: BlocksHeld) -> None:
         """A replica says what it holds."""
@@ -188,11 +194,23 @@ class _Simulation:
         request.replica = self._fronts[request.front].place(request, self._machine)
         replica = self.replicas[request.replica]
         replica.waiting.append(request)
-        for number, front in enumerate(self._fronts):
-            if number != request.front:
-                self._at(now + _HEARS_S, lambda _, front=front: front.hear(request))
+        self._at(now + _HEARS_S, partial(self._hear, request))
         self._fronts[request.front].pass_on(self._machine.front_s_per_request, now)
         self._step(replica, now)
+
+    def _hear(self, request: Request, _now: float) -> None:
+        for number, front in enumerate(self._fronts):
+            if number != request.front:
+                front.hear(request)
+
+    def _hear_end(self, request: Request, _now: float) -> None:
+        for number, front in enumerate(self._fronts):
+            if number != request.front:
+                front.hear_end(request)
+
+    def _take(self, replica: int, said: BlocksHeld, _now: float) -> None:
+        for front in self._fronts:
+            front.take(replica, said)
 
     def _step(self, replica: Replica, now: float) -> None:
         if not replica.is_stepping and (replica.waiting or replica.running):
@@ -212,14 +230,13 @@ class _Simulation:
             request.done_s = arrives[request.front]
             self._num_left -= 1
             self._fronts[request.front].end(request)
+            self._at(now + _HEARS_S, partial(self._hear_end, request))
         self._step(replica, now)
 
     def _look(self, now: float) -> None:
         for number, replica in enumerate(self.replicas):
             if replica.has_news:
-                said = replica.say()
-                for front in self._fronts:
-                    self._at(now + _HEARS_S, lambda _, f=front, n=number, s=said: f.take(n, s))
+                self._at(now + _HEARS_S, partial(self._take, number, replica.say()))
         if self._num_left:
             self._at(now + LOOK_S, self._look)
 

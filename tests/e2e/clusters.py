@@ -27,8 +27,15 @@ PATIENCE_S = 300.0
 """Bound of whatever Ray does by itself; processes start for minutes on a busy machine."""
 LIMIT_S = 1800
 """Bound of a test in which Ray starts, and does several such things."""
-LONG_SCRIPT = ["short", {"when": "long", "text": "word " * 40_000}]
-"""The longer answer fills every buffer on its way many times over, so it has not ended before it is read."""
+LONG_SCRIPT = [
+    "short",
+    {"when": "long", "text": "word " * 40_000},
+    {"when": "read to its end", "text": "word " * 3_000},
+]
+"""The longer answers take much longer than what a test does meanwhile, and do not fit into the buffers on their way."""
+ENDLESS = "a long one"
+READABLE = "to be read to its end"
+"""Its answer takes a minute at most, and the other one many minutes on a busy machine."""
 
 
 @contextmanager
@@ -76,10 +83,11 @@ def controllers(server: Server) -> list[Process]:
 
 
 class LongAnswer:
-    """The longer answer of `LONG_SCRIPT`, read in the background: slowly until `read_on`, then as fast as it comes."""
+    """A longer answer of `LONG_SCRIPT`, read in the background: slowly until `read_on`, then as fast as it comes."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, prompt: str = ENDLESS, **more: Any) -> None:
         self._url = f"{url}/v1/completions"
+        self._body = {"prompt": prompt, "max_tokens": 200_000, "stream": True, **more}
         self._is_wanted = True
         self._may_read_on, self._has_begun = threading.Event(), threading.Event()
         self.last = ""
@@ -91,9 +99,8 @@ class LongAnswer:
         assert self._has_begun.wait(WAIT_S)
 
     def _read(self) -> None:
-        body = {"prompt": "a long one", "max_tokens": 200_000, "stream": True}
         try:
-            with httpx.stream("POST", self._url, json=body, trust_env=False, timeout=PATIENCE_S) as reply:
+            with httpx.stream("POST", self._url, json=self._body, trust_env=False, timeout=PATIENCE_S) as reply:
                 for line in filter(None, reply.iter_lines()):
                     self.last = line
                     self._has_begun.set()

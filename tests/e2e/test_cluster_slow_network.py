@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import slow_link
-from tests.e2e.clusters import LIMIT_S, LongAnswer, ask, needs_ray, replicas, until
+from tests.e2e.clusters import LIMIT_S, READABLE, LongAnswer, ask, needs_ray, replicas, until
 from tests.e2e.ray_nodes import needs_networks, nodes, served_by
 
 pytestmark = [
@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_no_answer_and_no_replica_is_lost(tmp_path: Path) -> None:
     with nodes(tmp_path, quality=slow_link.Quality()) as slow, served_by(slow, tmp_path) as running:
-        streams = [LongAnswer(running.url) for _ in range(4)]
+        streams = [LongAnswer(running.url, READABLE) for _ in range(4)]
         with ThreadPoolExecutor(8) as pool:
             replies = list(pool.map(lambda number: ask(running.url, f"short {number}"), range(100)))
         assert [reply.status_code for reply in replies] == [200] * 100

@@ -19,6 +19,7 @@ from tests.e2e.clusters import (
     LIMIT_S,
     LONG_SCRIPT,
     PATIENCE_S,
+    READABLE,
     WAIT_S,
     LongAnswer,
     ask,
@@ -124,7 +125,7 @@ def test_update_loses_no_request_and_a_long_answer_survives(head: Head, script: 
     head.deploy(script, "--replicas", "2", "--fronts", "2", "--alias", "before=scripted")
     until(lambda: num_ready(head.url) == 2)
     with asked_all_the_time(head.url):
-        answer = LongAnswer(head.url)
+        answer = LongAnswer(head.url, READABLE)
         head.deploy(script, "--replicas", "2", "--fronts", "2", "--alias", "after=scripted", "--parallel", "3")
         until(lambda: "after" in str(get(f"{head.url}/v1/models")))
         assert answer.end() == "data: [DONE]"

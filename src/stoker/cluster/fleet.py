@@ -81,9 +81,9 @@ class ClusterFleet:
         """Connects to new replicas, and drops those that have left."""
         self.members.health()  # what was counted so far is noted before it may go
         present = set(self._present())
-        for replica, replica_id in list(self._ids.items()):
-            self._look_at(replica, is_there=replica_id in present)
-        for replica_id in sorted(present - set(self._ids.values()) - self._others):
+        for replica in list(self._ids):
+            self._look_at(replica, present)
+        for replica_id in sorted(self._unconnected(present)):
             self._add(replica_id)
         self._on_checked()
 
@@ -97,9 +97,14 @@ class ClusterFleet:
         self._ids.clear()
         await self.members.close()
 
-    def _look_at(self, replica: Replica, *, is_there: bool) -> None:
+    def _unconnected(self, present: set[str]) -> set[str]:
+        return present - set(self._ids.values()) - self._others
+
+    def _look_at(self, replica: Replica, present: set[str]) -> None:
+        is_there = self._ids[replica] in present
         is_lost = replica.runtime.health().state == "failed"
-        if not is_there and replica.phase is Phase.SERVING and not is_lost:
+        may_leave = replica.phase is Phase.SERVING and not is_lost and not self._is_last(replica, present)
+        if not is_there and may_leave:
             logger.info("replica %d leaves when its %d requests have ended", replica.number, replica.num_open)
             replica.phase = Phase.DRAINING
         elif is_there and replica.phase is Phase.DRAINING:
@@ -107,6 +112,12 @@ class ClusterFleet:
         is_idle = replica.phase is Phase.DRAINING and replica.num_open == 0
         if is_idle or (is_lost and replica.num_open == 0):
             self._let_go(replica)
+
+    def _is_last(self, replica: Replica, present: set[str]) -> bool:
+        """Its successors are there and not connected yet. The replica answers until then: it has time to end."""
+        others = [other for other in self.members.replicas if other is not replica]
+        is_succeeded = bool(self._unconnected(present)) or any(other.phase is Phase.LOADING for other in others)
+        return is_succeeded and not any(other.can_answer for other in others)
 
     def _add(self, replica_id: str) -> None:
         runtime = self._connect(replica_id)

@@ -70,7 +70,9 @@ class Session:
         self._resumed: dict[str, asyncio.Event] = {}
         """For each request: an event that is set while the request is not paused."""
         self._is_closed = False
-        self._heard_at = asyncio.get_running_loop().time()
+        self._is_beat_due = False
+        self._num_unheard = 0
+        """Beats since the front was heard. They are counted instead of seconds: this process may be paused."""
 
     @property
     def num_open(self) -> int:
@@ -79,7 +81,7 @@ class Session:
 
     def obey(self, orders: list[Order]) -> None:
         """Carries out the front's orders, one after another, without waiting. An empty list is a sign of life."""
-        self._heard_at = asyncio.get_running_loop().time()
+        self._num_unheard = 0
         for order in orders:
             match order:
                 case Submit():
@@ -102,6 +104,11 @@ class Session:
         """Tells the front that another front has sent a prompt here."""
         self._tell(heard)
 
+    def note_others(self) -> None:
+        """Tells the front how many requests others have open here: it has changed. Fronts would else choose alike."""
+        self._is_beat_due = True
+        self._has_news.set()
+
     async def frames(self) -> AsyncGenerator[list[Report], None]:
         """The reports to the front, as it takes them; at least a `Beat` every second. Ends when the front is gone."""
         beating = asyncio.ensure_future(self._keep_beating())
@@ -110,6 +117,8 @@ class Session:
         try:
             while not self._is_closed:
                 await self._has_news.wait()
+                if self._is_beat_due:
+                    self._beat()
                 self._has_news.clear()
                 reports, self._reports = self._reports, []
                 yield reports + self._missed_blocks()
@@ -155,13 +164,19 @@ class Session:
     def _begin(self, work_id: str, work: Coroutine[Any, Any, None]) -> None:
         task = self._work[work_id] = asyncio.ensure_future(work)
         task.add_done_callback(self._forgetting(work_id))
+        self._note_change()
 
     def _forgetting(self, work_id: str) -> Callable[[asyncio.Task[None]], None]:
         def forget(task: asyncio.Task[None]) -> None:
             if self._work.get(work_id) is task:
                 del self._work[work_id]
+            self._note_change()
 
         return forget
+
+    def _note_change(self) -> None:
+        for other in self._others():
+            other.note_others()
 
     def _abort(self, work_id: str) -> None:
         if (task := self._work.get(work_id)) is not None:
@@ -197,10 +212,14 @@ class Session:
         self._reports.append(report)
         self._has_news.set()
 
+    def _beat(self) -> None:
+        self._is_beat_due = False
+        self._tell(beat_of(self._runtime.health(), sum(other.num_open for other in self._others())))
+
     async def _keep_beating(self) -> None:
-        loop = asyncio.get_running_loop()
-        while loop.time() - self._heard_at < PATIENCE_S:
-            self._tell(beat_of(self._runtime.health(), sum(other.num_open for other in self._others())))
+        while self._num_unheard * BEAT_S < PATIENCE_S:
+            self._num_unheard += 1
+            self._beat()
             await asyncio.sleep(BEAT_S)
         self._is_closed = True
         self._has_news.set()

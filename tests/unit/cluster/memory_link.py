@@ -28,6 +28,8 @@ class MemoryLink:
         """Those of other fronts."""
         self.is_frozen = False
         self.orders: list[Order] = []
+        self.num_told = 0
+        """How often orders, or none, have arrived."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def join(self) -> Session:
@@ -72,4 +74,5 @@ class MemoryLink:
             await asyncio.Event().wait()
         assert self.session is not None
         self.orders += orders
+        self.num_told += 1
         self.session.obey(decode_orders(encode(orders)))

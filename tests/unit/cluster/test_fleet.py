@@ -15,6 +15,7 @@ from stoker.cluster.fleet import ClusterFleet
 from stoker.cluster.remote import RemoteEngine
 from stoker.core.params import SamplingParams
 from stoker.engine.blocks_held import POOL, StoredBlocks
+from stoker.engine.health import Health
 from stoker.engine.protocol import Output, Submit
 from stoker.engine.question_messages import BlocksHeld
 from stoker.errors import EngineCrashed, ModelNotLoaded
@@ -40,6 +41,8 @@ class Cluster:
         self.fakes: dict[str, FakeReplica] = {}
         self.links: dict[str, list[MemoryLink]] = {}
         self.present = set(present)
+        self.silent = set[str]()
+        """Replicas that accept connections and say nothing."""
         self.blocks: BlocksHeld | None = None
         """What every replica says that it holds, at first."""
         self.fleet = ClusterFleet(lambda: self.present, self._connect, start_s=start_s)
@@ -54,6 +57,7 @@ class Cluster:
 
     def _connect(self, replica_id: str) -> RemoteEngine:
         link = MemoryLink(self.fake(replica_id), node=f"node of {replica_id}")
+        link.is_frozen = replica_id in self.silent
         self.links.setdefault(replica_id, []).append(link)
         return RemoteEngine(link)
 
@@ -76,8 +80,12 @@ def play(cluster: Cluster, test: Coroutine[Any, Any, None]) -> None:
     run(whole())
 
 
+def healths(cluster: Cluster) -> list[Health]:
+    return list(cluster.runtime.health().replicas.values())
+
+
 def ready(cluster: Cluster) -> int:
-    return sum(health.is_ready for health in cluster.runtime.health().replicas.values())
+    return sum(health.is_ready for health in healths(cluster))
 
 
 def test_places_of_all_nodes_are_those_of_the_model():
@@ -128,6 +136,32 @@ def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new():
                 fake.finish(request_id)
         await asyncio.gather(task, *others)
         await until(lambda: len(cluster.runtime.health().replicas) == 1)
+
+    play(cluster, test())
+
+
+def test_those_that_leave_answer_until_a_successor_is_connected():
+    cluster = Cluster("a", "b")
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        cluster.silent = {"c"}
+        cluster.present = {"c"}
+        await until(lambda: "c" in cluster.links)
+        await until(lambda: ready(cluster) == 1)
+        answering = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.holder("r"))
+        cluster.silent = set()
+        cluster.present = {"d"}  # the first successor could not be connected
+        await until(lambda: [h.node for h in healths(cluster) if h.is_ready] == ["node of d"])
+        holder = cluster.holder("r")
+        assert holder in ("a", "b")
+        cluster.fakes[holder].finish("r")
+        await answering
+        asked = asyncio.ensure_future(cluster.answer("next"))
+        await until(lambda: cluster.holder("next") == "d")
+        cluster.fakes["d"].finish("next")
+        await asked
 
     play(cluster, test())
 
@@ -194,6 +228,27 @@ def test_what_other_fronts_have_sent_counts_as_work():
         assert cluster.holder("r") == "b"
         cluster.fakes["b"].finish("r")
         await task
+        await other.close()
+
+    play(cluster, test())
+
+
+def test_what_another_front_has_just_sent_counts_before_the_next_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "BEAT_S", BOUND_S)
+    cluster = Cluster("a", "b")
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        other = cluster.links["a"][-1].join()
+        other.obey([Submit("of another front", "p", SamplingParams())])
+        await until(lambda: [h.num_others for h in healths(cluster)] == [1, 0])
+        task = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.holder("r"))
+        assert cluster.holder("r") == "b"
+        cluster.fakes["b"].finish("r")
+        await task
+        cluster.fakes["a"].finish("of another front")
+        await until(lambda: [h.num_others for h in healths(cluster)] == [0, 0])
         await other.close()
 
     play(cluster, test())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
+from stoker.cluster import remote as remotes
 from stoker.cluster import session as sessions
 from stoker.cluster.remote import RemoteEngine
 from stoker.core.params import SamplingParams
@@ -163,6 +165,24 @@ def test_front_that_falls_silent_loses_what_it_had_open(monkeypatch: pytest.Monk
             await until(lambda: not pair.fake.open)
             with pytest.raises(EngineCrashed):
                 await anext(events)
+
+    run(test())
+
+
+def test_pause_of_the_machine_is_no_silence(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "BEAT_S", 0.01)
+    monkeypatch.setattr(sessions, "PATIENCE_S", 0.4)
+    monkeypatch.setattr(remotes, "SIGN_EVERY_S", 0.01)
+
+    async def test() -> None:
+        async with Pair(silence_s=0.4) as pair:
+            events = await begun(pair)
+            num_orders = pair.link.num_told
+            time.sleep(1.0)  # noqa: ASYNC251 - nothing runs meanwhile, on either side
+            await until(lambda: pair.link.num_told > num_orders + 5)
+            pair.fake.say("r", "y", "stop")
+            assert [event.text async for event in events if isinstance(event, Output)] == ["y"]
+            assert not pair.remote.is_lost
 
     run(test())
 
