@@ -146,6 +146,33 @@ def test_states_of_recurrent_and_hybrid_models_come_back(write: Callable[[Path],
         assert difference(rows_behind(backend, 2, token_ids, 150), expected) < 1e-4
 
 
+def test_a_hybrid_gives_blocks_without_a_state_and_states_without_what_is_before(tmp_path: Path) -> None:
+    """So several states of one prompt hold its keys and values once."""
+    with open_backend(write_jamba(tmp_path / "model.gguf")) as backend:
+        assert backend.info.traits.exports_apart
+        token_ids = [index * 7 % 250 for index in range(200)]
+        compute(backend, 0, token_ids[:150])
+        whole = backend.export_kv(0, 0, 150)
+        blocks = [bytes(backend.export_kv(0, start, start + 32, has_state=False)) for start in range(0, 128, 32)]
+        state = backend.export_kv(0, 128, 150)
+        assert len({len(block) for block in blocks}) == 1
+        assert 4 * len(blocks[0]) + len(state) < 1.01 * len(whole)
+        expected = rows_behind(backend, 0, token_ids, 150)
+        with pytest.raises(BackendError):
+            backend.import_kv(1, 0, 32, blocks[1], has_state=False)
+        with pytest.raises(BackendError):
+            backend.import_kv(1, 0, 32, blocks[0][:-20], has_state=False)
+        for index, block in enumerate(blocks):
+            backend.import_kv(1, 32 * index, 32 * index + 32, block, has_state=False)
+        backend.import_kv(1, 128, 150, state)
+        assert difference(rows_behind(backend, 1, token_ids, 150), expected) < 1e-4
+        step(backend, ops=[Truncate(1, 0)])
+        backend.import_kv(1, 0, 32, blocks[0], has_state=False)
+        step(backend, ops=[Truncate(1, 0)])
+        compute(backend, 1, token_ids[:150])
+        assert difference(rows_behind(backend, 1, token_ids, 150), expected) < 1e-4
+
+
 class Served:
     """An engine with one slot for a request, and what it says."""
 

@@ -99,7 +99,8 @@ class LlamaLoader:
             self._model.first,
             **asked_sizes(self._config),
             kv_element_bytes=attention_options(self._config).element_bytes,
-            context_bytes=lambda _: self._model.num_slots * state_bytes(self._model.first),
+            # Hybrids have one sequence more, through which blocks go in and out.
+            context_bytes=lambda _: (self._model.num_slots + 1) * state_bytes(self._model.first),
             adapter_bytes=self._model.adapter_bytes(_tensor_bytes),
         )
         path = None if self._projector is None else self._projector.path

@@ -19,6 +19,7 @@ from stoker.backends.native import (
     context_bytes,
     is_encoder,
     kept_bytes,
+    kv_bytes_by_type,
     packed_bytes,
     spare_kv_tokens,
     window_bytes,
@@ -117,14 +118,13 @@ class NativeLoader:
             windows=self._windows,
         )
         compute_bytes = needs.compute_bytes + projector_bytes(usable_projector(self._config))
-        needs = replace(needs, compute_bytes=compute_bytes, denser_kv=self._denser_kv)
+        needs = replace(needs, compute_bytes=compute_bytes, denser_kv=self._denser_kv(kv_bytes))
         return needs.with_draft(draft_needs(self._config, needs)) if drafts_by_model(self._config) else needs
 
-    def _denser_kv(self) -> list[SmallerKV]:
-        files, with_head = self._model.files, drafts_by_head(self._config)
-        own, _ = kept_bytes(files, self._config.kv_type, with_head=with_head)
-        found = [SmallerKV(kind, kept_bytes(files, kind, with_head=with_head)[0]) for kind in _DENSE_TYPES]
-        return [kind for kind in found if kind.bytes_per_token < own]
+    def _denser_kv(self, own_bytes: int) -> list[SmallerKV]:
+        """Found while the files are open: the advice of a refusal is asked for when they no longer are."""
+        found = kv_bytes_by_type(self._model.files, _DENSE_TYPES, with_head=drafts_by_head(self._config))
+        return [SmallerKV(kind, num_bytes) for kind, num_bytes in found.items() if num_bytes < own_bytes]
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`. Weights are packed if they were not before. An encoder has no KV port and takes no adapters."""

@@ -146,7 +146,7 @@ class MemoryNeeds:
     kv_type: str = ""
     smaller_kv: SmallerKV | None = None
     """Chosen if the model does not fit otherwise."""
-    denser_kv: Callable[[], Sequence[SmallerKV]] | None = None
+    denser_kv: Sequence[SmallerKV] = ()
     """Types of keys and values that would hold more tokens, for the message of a model that does not fit."""
     windows: WindowNeeds | None = None
     state_bytes: int = 0
@@ -173,7 +173,7 @@ class MemoryNeeds:
             self,
             model=f"{self.model} with {draft.model}",
             smaller_kv=smaller,
-            denser_kv=None,
+            denser_kv=(),
             weights_bytes=self.weights_bytes + draft.weights_bytes,
             kv_bytes_per_token=self.kv_bytes_per_token + draft.kv_bytes_per_token,
             compute_bytes=self.compute_bytes + draft.compute_bytes,
@@ -264,7 +264,7 @@ class MemoryNeeds:
         fitting = self.affordable_tokens(max(0, left))
         pools = fitting * plan.num_replicas
         advice = f"--ctx-size {fitting} --kv-tokens {pools} would fit" if fitting > 0 else "use a smaller model"
-        for denser in self.denser_kv() if self.denser_kv and fitting > 0 else ():
+        for denser in self.denser_kv if fitting > 0 else ():
             more = replace(self, kv_bytes_per_token=denser.bytes_per_token, windows=None).affordable_tokens(left)
             advice += f"; {more} tokens with --kv-type {denser.kv_type}" if more > fitting else ""
         return ResourceExhausted(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from filelock import FileLock
 from stoker.server.batches import run as run_module
 from stoker.server.batches.lines import BatchLine, body_of, read_lines
 from tests.unit.cli.conftest import Stoker
+from tests.waiting import BOUND_S, wait_until
 
 REPLY = "Fine, thanks."
 
@@ -89,6 +92,26 @@ def test_a_batch_that_breaks_off_keeps_what_it_has(
     assert 0 < len(answers(output)) < 40
     assert stoker("batch", source, "-o", str(output)).code == 0
     assert len(answers(output)) == 40
+
+
+@pytest.mark.usefixtures("_clean_environment")
+def test_after_a_kill_the_same_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process of its own, in the middle: nothing is lost, and nothing is computed twice."""
+    script, output = tmp_path / "script.json", tmp_path / "out.jsonl"
+    script.write_text(json.dumps([{"when": "x", "text": "Fine.", "token_ms": 20}]))
+    source = write(tmp_path / "in.jsonl", *(line(f"r{i}", model="scripted") for i in range(60)))
+    monkeypatch.setenv("STOKER_SCRIPT", str(script))
+    command = [sys.executable, "-m", "stoker", "batch", source, "-o", str(output)]
+    with subprocess.Popen([*command, "--parallel", "1"], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") >= 3)
+        process.kill()
+    before = output.read_bytes()
+    whole = before[: before.rindex(b"\n") + 1]
+    assert whole.count(b"\n") < 60, "the batch is too short for this test"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S)
+    assert done.returncode == 0, done.stderr
+    assert output.read_bytes().startswith(whole)
+    assert set(answers(output)) == {f"r{i}" for i in range(60)}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit
+from stoker.errors import ResourceExhausted
+from stoker.loading.choosing import measure
 from tests.tiny_models import TinyModel, write_tiny_model
 
 
@@ -54,6 +58,20 @@ def answer(engine: Engine, name: str, prompt: list[int]) -> tuple[list[int], int
     while engine.has_work:
         outputs += [event for event in engine.step() if isinstance(event, Output)]
     return [token_id for output in outputs for token_id in output.token_ids], outputs[-1].usage.cached_tokens
+
+
+def test_the_plan_has_room_for_a_state_of_every_slot(path: Path) -> None:
+    sizes: dict[str, Any] = {"ctx_size": 256, "kv_tokens": 512, "threads": 1, "cache_ram": 0, "max_draft": 0}
+    two, five = (measure(EngineConfig(model_path=str(path), parallel=slots, **sizes)) for slots in (2, 5))
+    assert two is not None
+    assert five is not None
+    more = five.state_bytes - two.state_bytes
+    assert more > 0
+    assert more % 3 == 0
+    plan = five.within(2**40)
+    assert plan.total_bytes - replace(plan, state_bytes=0).total_bytes == five.state_bytes
+    with pytest.raises(ResourceExhausted):
+        five.within(plan.total_bytes - 1)
 
 
 def prompts(count: int) -> list[list[int]]:

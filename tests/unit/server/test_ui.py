@@ -18,7 +18,7 @@ from tests.waiting import BOUND_S
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
-FIRST_PAINT_BYTES, ALL_BYTES = 90_000, 230_000
+FIRST_PAINT_BYTES, ALL_BYTES, INSTALLED_BYTES = 90_000, 230_000, 700_000
 
 
 def imported(name: str, known: frozenset[str] = frozenset()) -> frozenset[str]:
@@ -174,4 +174,5 @@ def test_the_page_is_small():
     sizes = {name: len(gzip.compress((ROOT / name).read_bytes())) for name in FILES if name != "vendor/LICENSES"}
     assert sum(sizes.values()) <= ALL_BYTES
     assert sum(size for name, size in sizes.items() if name in FIRST) <= FIRST_PAINT_BYTES
+    assert sum((ROOT / name).stat().st_size for name in FILES) <= INSTALLED_BYTES
     assert all(len((ROOT / name).read_text().splitlines()) <= 300 for name in FILES if not name.startswith("vendor/"))

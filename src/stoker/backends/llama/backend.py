@@ -132,14 +132,16 @@ class LlamaBackend:
         """See `KVPort.export_kv`."""
         context = self._open_context()
         assert 0 <= start < end <= context.length(slot), f"slot {slot} has no {end} positions"
-        assert self._info.traits.can_truncate or (start, end) == (0, context.length(slot)), "a part of a state"
-        return context.export_kv(slot, start, end)
+        traits, length = self._info.traits, context.length(slot)
+        assert traits.can_truncate or traits.exports_apart or (start, end) == (0, length), "a part of a state"
+        assert traits.can_truncate or not has_state or end == length, "a state of the past"
+        return context.export_kv(slot, start, end, has_state=has_state)
 
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
         """See `KVPort.import_kv`."""
         context = self._open_context()
         assert context.length(slot) == start, f"slot {slot} holds {context.length(slot)} positions, not {start}"
-        context.import_kv(slot, start, end, state)
+        context.import_kv(slot, start, end, state, has_state=has_state)
 
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: libllama has its memory ready."""
@@ -193,7 +195,8 @@ class LlamaBackend:
 def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options: LlamaOptions) -> ModelInfo:
     can_copy = not weights.is_recurrent
     can_cut = can_copy and not options.rotates_by_places
-    max_slots = (MAX_SEQUENCES - can_cut) // (2 if weights.has_sliding_window else 1)
+    is_apart = weights.has_state_apart and not options.rotates_by_places
+    max_slots = (MAX_SEQUENCES - (can_cut or is_apart)) // (2 if weights.has_sliding_window else 1)
     return ModelInfo(
         name=path.stem,
         architecture=weights.architecture,
@@ -210,8 +213,9 @@ def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options
             copies_whole=can_copy and not can_cut,
             shares_cells=True,
             can_export=True,
+            exports_apart=is_apart,
         ),
-        kv_format=_kv_format(options),
+        kv_format=_kv_format(options) + (", states apart" if is_apart else ""),
     )
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from stoker.backends.base import Logits
 from stoker.backends.llama.control import ControlVector
+from stoker.backends.llama.hybrid_bytes import HybridBytes
 from stoker.backends.llama.kv_bytes import SequenceBytes
 from stoker.backends.llama.native import library, log_lines
 from stoker.backends.llama.options import AttentionOptions
@@ -87,9 +88,11 @@ class Context:
         # Not a method: who is given it must not keep the context, and so the weights, alive.
         self._sequences = partial(_sequences_of, self._twin_offset)
         num_sequences = size.num_slots + self._twin_offset
-        self._lengths: dict[int, int] | None = {} if size.rotates_by_places else None
+        has_ranges = not size.rotates_by_places and (weights.has_state_apart or not weights.is_recurrent)
+        has_state_apart = has_ranges and weights.has_state_apart
+        self._lengths: dict[int, int] | None = {} if size.rotates_by_places or has_state_apart else None
         """Entries in each slot, where the last position does not tell."""
-        scratch = None if weights.is_recurrent or size.rotates_by_places else num_sequences
+        scratch = num_sequences if has_ranges else None
         num_sequences += scratch is not None
         self._pointer = _create(weights, size, attention or AttentionOptions(), num_sequences=num_sequences)
         self.close = weakref.finalize(self, lib.llama_free, self._pointer)
@@ -101,7 +104,7 @@ class Context:
             raise ModelUnsupported(
                 f"{weights.path} ({weights.architecture}) has no KV cache, so it cannot generate text."
             )
-        self._kv_bytes = SequenceBytes(
+        self._kv_bytes = (HybridBytes if has_state_apart else SequenceBytes)(
             self._pointer,
             self._memory,
             self._sequences,
@@ -193,13 +196,13 @@ class Context:
         for sequence in self._sequences(target):
             self._lib.llama_memory_seq_cp(self._memory, source, sequence, 0, length)
 
-    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(self, slot: int, start: int, end: int, *, has_state: bool) -> KVBytes:
         """See `SequenceBytes.export`."""
-        return self._kv_bytes.export(slot, start, end)
+        return self._kv_bytes.export(slot, start, end, has_state=has_state)
 
-    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool) -> None:
         """See `SequenceBytes.import_`."""
-        self._kv_bytes.import_(slot, start, end, state)
+        self._kv_bytes.import_(slot, start, end, state, has_state=has_state)
         if self._lengths is not None:
             self._lengths[slot] = end
 

@@ -9,7 +9,7 @@ scratch sequence, which costs no cell and no copying; an import goes the same wa
 ```
 
 Memory that cannot be cut (recurrent, hybrid, with rows of images that share positions) has no ranges: there the slot
-itself is saved and restored, whole.
+itself is saved and restored, whole. Most hybrids have ranges without states, see `hybrid_bytes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stoker.backends.llama.native import library, log_lines
 from stoker.core.tiers import KVBytes
 from stoker.errors import BackendError
 
-_LENGTH = struct.Struct("<Q")
+LENGTH = struct.Struct("<Q")
 """In front of each piece."""
 
 
@@ -59,7 +59,7 @@ class SequenceBytes:
         # Of a sequence libllama saves only what its last position sees, and a window may also be a fixed chunk.
         self._piece = max(1, window // 2) if window else 2**31
 
-    def export(self, slot: int, start: int, end: int) -> KVBytes:
+    def export(self, slot: int, start: int, end: int, *, has_state: bool = True) -> KVBytes:
         """The KV of positions `start … end-1` of a slot.
 
         Raises:
@@ -76,7 +76,7 @@ class SequenceBytes:
                 self._clear_scratch()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def import_(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+    def import_(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
         """Appends positions `start … end-1` to a slot that holds `start`.
 
         Raises:
@@ -116,10 +116,10 @@ class SequenceBytes:
 
     def _get(self, sequence: int) -> memoryview:
         size = self._lib.llama_state_seq_get_size(self._context, sequence)
-        piece = bytearray(_LENGTH.size + size)
-        _LENGTH.pack_into(piece, 0, size)
+        piece = bytearray(LENGTH.size + size)
+        LENGTH.pack_into(piece, 0, size)
         with log_lines.capture_errors() as errors:
-            target = (c_uint8 * size).from_buffer(piece, _LENGTH.size)
+            target = (c_uint8 * size).from_buffer(piece, LENGTH.size)
             written = self._lib.llama_state_seq_get_data(self._context, target, size, sequence)
         if size == 0 or written != size:
             raise BackendError(f"libllama cannot save a sequence: {'; '.join(errors) or 'no reason given'}")
@@ -145,10 +145,10 @@ class SequenceBytes:
 
 def _next_piece(state: KVBytes, at: int) -> tuple[memoryview, int]:
     """The piece that begins at a byte, and the offset after it."""
-    behind = at + _LENGTH.size
+    behind = at + LENGTH.size
     if behind > len(state):
         raise BackendError("exported KV is cut short")
-    end = behind + _LENGTH.unpack_from(state, at)[0]
+    end = behind + LENGTH.unpack_from(state, at)[0]
     if end > len(state):
         raise BackendError("exported KV is cut short")
     return memoryview(state)[behind:end], end

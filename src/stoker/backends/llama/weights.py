@@ -44,7 +44,9 @@ class Weights:
         self.vocab: int | None = lib.llama_model_get_vocab(self.pointer)
         self.architecture = self._metadata("general.architecture")
         self.trained_context: int = lib.llama_model_n_ctx_train(self.pointer)
-        self.is_recurrent: bool = lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
+        is_hybrid: bool = lib.llama_model_is_hybrid(self.pointer)
+        self.is_recurrent: bool = lib.llama_model_is_recurrent(self.pointer) or is_hybrid
+        self.has_state_apart = is_hybrid and lib.llama_model_n_swa(self.pointer) == 0
         # A hybrid's window is of no concern: its sequences are neither copied nor cut back.
         self.window: int = 0 if self.is_recurrent else lib.llama_model_n_swa(self.pointer)
         self.has_sliding_window = self.window > 0

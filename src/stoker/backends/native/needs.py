@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import ceil
 
 from stoker.backends.cores import usable_cores
@@ -15,6 +16,7 @@ from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, num_pages, pages_for
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.windows import has_window_pages, window_head_sizes, window_of, window_reach
+from stoker.errors import ConfigError
 
 _SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
 """How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
@@ -53,11 +55,27 @@ def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None, *, with_head:
         ModelFileInvalid: the file contradicts itself.
     """
     spec = describe_decoder(ModelParts(files), 1)
+    return _kept_bytes(spec, kv_type, with_head=with_head), 0 if spec.sees_ahead else spec.state_bytes
+
+
+def kv_bytes_by_type(
+    files: Sequence[ModelFile], kv_types: Sequence[KVType], *, with_head: bool = False
+) -> dict[KVType, int]:
+    """What is kept of each token with those of these types that the model can have; see `kept_bytes`."""
+    spec = describe_decoder(ModelParts(files), 1)
+    found: dict[KVType, int] = {}
+    for kv_type in kv_types:
+        with suppress(ConfigError):
+            found[kv_type] = _kept_bytes(spec, kv_type, with_head=with_head)
+    return found
+
+
+def _kept_bytes(spec: DecoderSpec, kv_type: KVType | None, *, with_head: bool) -> int:
     chosen = choose_kv_type(kv_type, max(spec.head_sizes))
     if spec.sees_ahead:
-        return 0, 0
+        return 0
     head = () if spec.draft_head is None or not with_head else spec.draft_head.kv_head_sizes
-    return _kv_bytes((*spec.kv_head_sizes, *head), chosen), spec.state_bytes
+    return _kv_bytes((*spec.kv_head_sizes, *head), chosen)
 
 
 def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.params import SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.answers import answer_detokenize, answer_tokenize
-from stoker.engine.cards import ModelCard, media_refused
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.outlines import Outlines, StreamOutline
 from stoker.engine.prompt import echo, find_fill_tokens, find_markers, prompt_entries, with_text_bias
@@ -36,6 +36,10 @@ from stoker.text.chat_formats.table import check_tool_format
 from stoker.text.volatile import VolatileHeaders
 
 _ASK_S = 10.0
+_NO_FILES = (
+    "images and recordings are not passed on to vLLM: serve a GGUF file of a model that takes them, "
+    "with its projector (--mmproj), without --runtime vllm"
+)
 _TRAITS = CacheTraits(can_truncate=False, can_copy=False, shares_cells=False)
 """Its KV is not Stoker's to move."""
 
@@ -151,7 +155,7 @@ class VLLMServed:
             message = f"{info.name} writes no text: its vLLM was started for embeddings"
             raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
         if submit.media:
-            raise media_refused(submit.media[0].kind)
+            raise UnsupportedParameter(_NO_FILES, parameter="messages")
         sampling = submit.sampling.completed(model.defaults, info.max_sequence_tokens)
         check_supported(submit.sampling, sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
         sampling = with_text_bias(model.tokenizer, sampling, submit.text_bias)

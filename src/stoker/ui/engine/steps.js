@@ -8,13 +8,14 @@ const SHOWN_S = 20;
 const WIDTH = 1000;
 const HEIGHT = 120;
 const NUM_ROWS = 20;
-const MARKED = new Set(['evicted', 'preempted', 'paused', 'finished', 'ended']);
+const MARKED = new Set(['arrived', 'first', 'finished', 'ended', 'evicted', 'preempted', 'paused', 'loaded', 'unloaded', 'crashed', 'restarted']);
 const KINDS = ['decode', 'prompt', 'kept', 'thrown', 'sample', 'plan'];
 
-export function Steps({ engine, t: until }) {
+/** @param props.news of models: they are drawn beside the moments of requests */
+export function Steps({ engine, news, t: until }) {
   const [words, setWords] = useState('');
   const steps = engine.steps.filter(([, at]) => at > until - SHOWN_S);
-  const moments = engine.moments.filter(({ t: at, kind }) => at > until - SHOWN_S && MARKED.has(kind));
+  const moments = [...engine.moments, ...news].filter(({ t: at, kind }) => at > until - SHOWN_S && at <= until && MARKED.has(kind));
   const slowest = Math.max(1, ...steps.map(([, , ms]) => ms));
   const x = (at) => WIDTH * (1 - (until - at) / SHOWN_S);
   const mean = steps.length ? steps.reduce((sum, [, , ms]) => sum + ms, 0) / steps.length : 0;
@@ -23,7 +24,7 @@ export function Steps({ engine, t: until }) {
     <h3>${t('steps')} <small>${t('stepsSaid', SHOWN_S, steps.length, decimal(mean), decimal(slowest))}</small><${Explain} of="steps" /></h3>
     <svg class="steps" role="img" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-label=${t('stepsWords', steps.length, SHOWN_S, decimal(slowest))} onPointerLeave=${() => setWords('')}>
       ${steps.map((step) => html`<${Bar} key=${step[0]} step=${step} x=${x(step[1])} scale=${HEIGHT / slowest} say=${() => setWords(wordsOf(step, names))} />`)}
-      ${moments.map(({ serial, t: at, kind, n }) => html`<line key=${serial} class=${`moment ${kind}`} x1=${x(at)} x2=${x(at)} y1="0" y2=${HEIGHT}><title>${t(`kind_${kind}`)} ${n || ''}</title></line>`)}
+      ${moments.map(({ t: at, kind, n }, index) => html`<line key=${index} class=${`moment ${kind}`} x1=${x(at)} x2=${x(at)} y1="0" y2=${HEIGHT}><title>${t(`kind_${kind}`)} ${n || ''}</title></line>`)}
     </svg>
     <p class="axis" aria-hidden="true"><span>−${SHOWN_S} s</span><span>${t('now')}</span></p>
     <p class="legend">${KINDS.map((kind) => html`<span key=${kind}><span class=${`key ${kind}`}></span>${t(`step_${kind}`)} </span>`)}</p>

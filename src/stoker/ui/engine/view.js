@@ -32,7 +32,7 @@ export function Engine() {
       <${Now} state=${state} />
       ${engines.map((engine) => html`<div key=${engine.replica} class="parts">
         <${Pool} engine=${engine} isOnly=${engines.length === 1} read=${read} />
-        <${Steps} engine=${engine} t=${state.t} />
+        <${Steps} engine=${engine} news=${state.news} t=${state.t} />
         <${Sequences} engine=${engine} t=${state.t} />
         <div class="pair"><${Tiers} engine=${engine} /><${Moments} engine=${engine} news=${state.news} /></div>
       </div>`)}

@@ -5,7 +5,9 @@ import { getJson } from '../wire/api.js';
 import { isLocked } from './key.js';
 
 const LOOK_MS = 5000;
-const RETRY_MS = 1500;
+/** After so long a server that is away is tried again, after each further failure later. */
+const RETRY_MS = 1000;
+const LONGEST_RETRY_MS = 10_000;
 
 /** @type {Sig<ServedModel[]>} */
 export const models = signal([]);
@@ -16,6 +18,7 @@ export const health = signal(null);
 /** `/props` of the model that answers; null = not known. */
 export const props = signal(null);
 let timer = 0;
+let retryMs = RETRY_MS;
 let isLooking = false;
 const newestModels = overtaking();
 const newestProps = overtaking();
@@ -35,7 +38,7 @@ export function noteAway() {
 /** Looks at the server from time to time, as long as the page can be seen. */
 export function watchServer() {
   clearTimeout(timer);
-  timer = setTimeout(look, trouble.value ? RETRY_MS : LOOK_MS);
+  timer = setTimeout(look, trouble.value ? retryMs : LOOK_MS);
 }
 
 addEventListener('visibilitychange', () => { if (!document.hidden) look(); });
@@ -47,9 +50,11 @@ export async function look() {
   isLooking = true;
   try {
     health.value = await (await fetch('health', { cache: 'no-store' })).json();
+    retryMs = RETRY_MS;
     if (!isLocked.value) await noteHealth(health.value);
   } catch {
     trouble.value = t('serverAway');
+    retryMs = Math.min(1.5 * retryMs, LONGEST_RETRY_MS);
   }
   isLooking = false;
   watchServer();

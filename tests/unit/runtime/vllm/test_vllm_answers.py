@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.engine.protocol import Accepted, Output
@@ -189,6 +190,7 @@ REFUSALS: list[tuple[dict[str, Any], type[StokerError], str]] = [
         UnsupportedParameter,
         "response_format",
     ),
+    ({"media": [Media("image", "<a>", b"x")]}, UnsupportedParameter, "messages"),
     ({"outline": Outline(reasoning=ReasoningSpan(end_text="x", budget=3))}, UnsupportedParameter, "reasoning_budget"),
 ]
 
