@@ -16,6 +16,8 @@ from tests.adapter_files import random_pairs, write_adapter
 from tests.e2e.conftest import Server, serving
 from tests.waiting import BOUND_S, wait_for, wait_until
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("poet", "clerk")
 PROMPT = "The old lighthouse keeper climbed the spiral stairs every evening, carrying a lamp and a book"
 

@@ -17,6 +17,8 @@ from tests.projector_files import base64_of, picture
 from tests.sound_files import SOUND_ROWS, encoded, tone, wav, write_sound_projector
 from tests.waiting import BOUND_S
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("av")
 
 ASKED: dict[str, Any] = {"model": "m", "temperature": 0, "max_tokens": 6}

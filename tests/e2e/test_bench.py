@@ -12,6 +12,8 @@ import pytest
 from stoker.bench.results import Results, read_results
 from stoker.bench.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 240
 SMALL = ["--repetitions", "1", "--concurrency", "2", "--prompt-tokens", "20", "--output-tokens", "12"]
 AGENTS = ["--turns", "3", "--shared-tokens", "20"]

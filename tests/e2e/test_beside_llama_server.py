@@ -25,6 +25,8 @@ from tests.e2e.conftest import serving
 from tests.e2e.llama_server_cases import CASES, Case
 from tests.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
 WAIT_S = 300
 

@@ -14,6 +14,8 @@ from tests.e2e.conftest import Server, serving
 from tests.tiny_models import TinyModel, write_tiny_model
 from tests.waiting import BOUND_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "The same long question about the same long text. " * 20
 NUM_BLOCKS = len(PROMPT) // 32
 

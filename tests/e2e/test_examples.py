@@ -16,6 +16,8 @@ import pytest
 from stoker import LLM, EngineConfig
 from tests.e2e.conftest import serving
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
 CALL = '<think>\nI ask.\n</think>\n\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'

@@ -16,6 +16,8 @@ from tests.e2e.test_llama_server_runtime import computes_here as computes_here
 from tests.projector_files import ROWS, base64_of, data_url, picture, write_projector
 from tests.waiting import BOUND_S
 
+pytestmark = pytest.mark.slow
+
 ASKED: dict[str, Any] = {"model": "m", "temperature": 0, "max_tokens": 6}
 
 

@@ -22,6 +22,8 @@ from tests.pdf_files import pdf_file
 from tests.projector_files import ROWS, base64_of, data_url, picture, write_projector
 from tests.waiting import BOUND_S
 
+pytestmark = pytest.mark.slow
+
 QUESTION, NUM_TOKENS = "Which color is it?", 16
 RED, BLUE = picture("red"), picture("blue", format="JPEG")
 

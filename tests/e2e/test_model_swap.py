@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.e2e.conftest import serving
 from tests.waiting import BOUND_S, wait_until
+
+pytestmark = pytest.mark.slow
 
 NUM_WAITING = 8
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20

@@ -17,6 +17,8 @@ from tests.onnx_vision import ROWS, write_seeing_folder
 from tests.projector_files import data_url, picture
 from tests.waiting import BOUND_S
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 120
 
 

@@ -18,6 +18,8 @@ from tests.e2e.conftest import Server, serving
 from tests.e2e.test_server_survives import health
 from tests.waiting import BOUND_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 MAX_SECOND_COPY = 0.05
 """Of the weights' memory: what a second engine may add to it."""
 

@@ -11,6 +11,8 @@ from psutil import Process
 
 from tests.waiting import BOUND_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 LONG: dict[str, Any] = {"prompt": "Tell me a story.", "max_tokens": 2000, "ignore_eos": True, "stream": True}
 
 

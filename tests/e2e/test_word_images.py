@@ -26,6 +26,8 @@ from tests.projector_files import (
     write_word_projector,
 )
 
+pytestmark = pytest.mark.slow
+
 WORDS = {"red": " red", "blue": " blue", "green": " green"}
 BEFORE, BEHIND = "The sky is blue. The car is", ". Question: which color is the car? Answer: The car is"
 

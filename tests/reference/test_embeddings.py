@@ -22,6 +22,8 @@ from tests.bert_models import Bert, minilm_tokenizer_json, normalised, tiny_bert
 from tests.recurrent_models import write_mamba
 from tests.tiny_models import TinyModel, write_tiny_model
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [
     "Hello world!",
     "Schöne Grüße aus 東京: naïve co-operation, 3.14 unbelievably…",

@@ -18,6 +18,8 @@ from tests.reference.export_runs import ExportedModel, Rows, divergence, exporte
 from tests.reference.native_runs import all_rows, open_native
 from tests.reference.vocabulary_files import our_tokenizer
 
+pytestmark = pytest.mark.slow
+
 MAX_DIVERGENCE = 0.005
 """In nats, the mean over a text. About as far apart are the native executor and libllama: all round activations."""
 CHUNKS = (150, 1, 1, 1)

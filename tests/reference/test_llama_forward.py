@@ -20,6 +20,8 @@ from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExh
 from tests.reference.libllama_reference import LibllamaReference
 from tests.reference.llama_runs import MEAN_TOLERANCE, Rows, assert_same, compute, difference, open_backend, step
 
+pytestmark = pytest.mark.slow
+
 TEXT = (
     "The old lighthouse keeper climbed the spiral stairs every evening, carrying a lamp, a book and a tin of biscuits. "
     "He had done so for thirty-one years, through storms and calm, and he could not imagine any other life. "

@@ -11,6 +11,8 @@ from stoker.backends.llama import LlamaBackend
 from stoker.core.batch import Chunk, CopyPrefix, Truncate
 from tests.reference.llama_runs import Rows, assert_same, open_backend, step
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 512
 NUM_ROWS = 20
 

@@ -18,6 +18,8 @@ from stoker.core.batch import Chunk
 from stoker.errors import ModelFileInvalid
 from tests.reference.llama_runs import compute, open_backend, step
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = LoadOptions()
 
 

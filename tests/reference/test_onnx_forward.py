@@ -22,6 +22,8 @@ from tests.reference.native_runs import Rows, all_rows, open_native
 from tests.reference.native_runs import step as native_step
 from tests.reference.tokenizer_corpus import PROSE
 
+pytestmark = pytest.mark.slow
+
 MEAN_KL = 0.005
 """The native executor rounds its activations to 8 bits, which is nearly all of it; products of graphs keep 15."""
 EXACT_KL = 1e-5

@@ -18,6 +18,8 @@ from stoker.text.vocabulary import VocabularyTokenizer
 from tests.reference.tokenizer_corpus import CODE, CORPUS, PROSE, random_texts, repository_text
 from tests.reference.vocabulary_files import LibllamaVocabulary, our_tokenizer
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Pair:
