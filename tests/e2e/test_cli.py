@@ -82,7 +82,7 @@ def test_bad_model_files_are_named(smollm2_path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "stdin", "code", "said"),
     [
-        (["--max-tokens", "-1", "Hi"], b"", 2, "`max_tokens` must be between 0"),
+        (["--max-tokens", "-2", "Hi"], b"", 2, "`max_tokens` must be"),
         (["--ctx-size", "64"], b"word " * 300, 2, "maximum context length is 64 tokens"),
         ([], b"\xff\xfe", 2, "not valid UTF-8"),
         (["--backend", "onnx", "Hi"], b"", 3, "is a GGUF file, and the backend `onnx` runs ONNX folders"),
