@@ -69,7 +69,7 @@ def others_are_answered(server: Server) -> None:
 
 
 def spread(server: Server) -> tuple[list[LongAnswer], set[int]]:
-    """Long answers of both engines, and how many each writes. A front that has just started knows one engine at first."""
+    """Long answers of both engines, and how many each writes. A front that just started knows one engine at first."""
 
     def running() -> list[int]:
         return [replica.get("num_running", 0) for replica in replicas(server.url)]
