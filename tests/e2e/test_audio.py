@@ -68,11 +68,11 @@ def test_the_sound_counts_whatever_its_format(server: Server, runtime: str):
     assert low["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"] + SOUND_ROWS
     logprobs = [reply["choices"][0]["logprobs"]["content"][0]["logprob"] for reply in (low, high, plain)]
     assert len(set(logprobs)) == 3
-    assert again["choices"][0]["message"] == low["choices"][0]["message"]
-    if runtime == "engine":
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= SOUND_ROWS
+    if runtime == "engine":  # llama-server computes the last token of a cached prompt with other roundings
+        assert again["choices"][0]["message"] == low["choices"][0]["message"]
         assert low["usage"]["prompt_tokens_details"]["audio_tokens"] == SOUND_ROWS
         assert "audio_tokens" not in plain["usage"]["prompt_tokens_details"]
-        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= SOUND_ROWS
 
 
 def test_every_dialect_gives_the_same_answer(server: Server):
