@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,8 @@ else:
     application = lazy_module("stoker.server.transport.app")
     model_server = lazy_module("stoker.server.transport.model_server")
     tracing = lazy_module("stoker.server.observe.tracing")
+
+_ORDER_S = 0.5
 
 
 def serve(
@@ -86,11 +88,25 @@ def _spans(config: ServerConfig) -> Generator[TracerProvider | None]:
             spans.shutdown()
 
 
+async def _ordered(registry: Registry, loading: asyncio.Task[None]) -> None:
+    """Waits until the first engine knows what to load: importing the server meanwhile would delay it.
+
+    Reading a model's header and importing take turns at the interpreter. The wait is short on a slow disk, too.
+    """
+    is_ordered = asyncio.Event()
+    registry.events.listen(lambda event: is_ordered.set() if event.stage == "load" else None)
+    loading.add_done_callback(lambda _: is_ordered.set())
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ORDER_S):
+            await is_ordered.wait()
+
+
 async def _serve(
     registry: Registry, make_server: Callable[[asyncio.Task[None]], ModelServer], listener: socket.socket
 ) -> None:
     loading = asyncio.create_task(registry.start(), name="stoker-load")
     try:
+        await _ordered(registry, loading)
         server = await asyncio.to_thread(make_server, loading)
         await server.serve(sockets=[listener])
     except BaseException:  # uvicorn may fail before its start-up, and shuts nothing down then
