@@ -143,7 +143,7 @@ def test_numbers_are_those_of_float64(opened: Opened, kind: str):
         rows = rng.standard_normal((span.length, opened.embeddings.shape[1])).astype(np.float32)
         opened.backend.hold_rows(span.key, rows)
     for start, span in spans:
-        rows = opened.backend._input._rows[span.key]  # the first image stands there twice
+        rows = opened.backend._input.rows._rows[span.key]  # the first image stands there twice
         reference.rows |= {start + i: row.astype(np.float64) for i, row in enumerate(rows)}
         if span.is_whole:
             reference.sees_to |= dict.fromkeys(range(start, start + span.length), start + span.length)

@@ -204,11 +204,11 @@ class NativeBackend:
 
     def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
         """See `RowsPort.hold_rows`."""
-        self._input.hold(key, rows)
+        self._input.rows.hold(key, rows)
 
     def drop_rows(self, key: bytes) -> None:
         """See `RowsPort.drop_rows`."""
-        self._input.drop(key)
+        self._input.rows.drop(key)
 
     @property
     def has_draft_head(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
+from stoker.backends.held_rows import HeldRows
 from stoker.backends.rotary import rotary_positions
 from stoker.core.batch import Chunk
 from stoker.core.media import RowPiece
@@ -42,18 +43,8 @@ class BatchArrays:
         self._views = self._tokens, self._chunks
         """What of them the last batch took."""
         self._has_axes = has_axes
-        self._width = width
-        self._rows: dict[bytes, NDArray[np.float32]] = {}
-
-    def hold(self, key: bytes, rows: NDArray[np.float32]) -> None:
-        """Rows of a span, `(length, width)`, for the batches that name its key."""
-        assert rows.ndim == 2, "rows of a span"
-        assert rows.shape[1] == self._width, "as wide as the model takes them"
-        self._rows[key] = rows
-
-    def drop(self, key: bytes) -> None:
-        """No batch names this key any more."""
-        self._rows.pop(key, None)
+        self.rows = HeldRows(width)
+        """Rows that batches name."""
 
     def fill(self, chunks: tuple[Chunk, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32], int, bool, ImageInputs]:
         """Token ids `(num_tokens,)`; for each chunk slot, start, length and number of rows of logits; how many these
@@ -76,8 +67,7 @@ class BatchArrays:
         if num_inputs != sum(piece.length for piece in pieces):
             raise ValueError("a token id is negative, and stands for no row of an image")
         if num_inputs:
-            rows = [self._rows[piece.span.key][piece.first : piece.first + piece.length] for piece in pieces]
-            found["inputs"] = np.concatenate(rows, dtype=np.float32)
+            found["inputs"] = np.concatenate([self.rows.of(piece) for piece in pieces], dtype=np.float32)
         if any(piece.span.is_whole for piece in pieces):
             found["sees_to"] = _seen(chunks, num_tokens)
         if self._has_axes:

@@ -232,12 +232,12 @@ class OnnxBackend:
     def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
         """See `RowsPort.hold_rows`."""
         assert self._entries is not None, "a graph that takes rows"
-        self._entries.hold(key, rows)
+        self._entries.rows.hold(key, rows)
 
     def drop_rows(self, key: bytes) -> None:
         """See `RowsPort.drop_rows`."""
         if self._entries is not None:
-            self._entries.drop(key)
+            self._entries.rows.drop(key)
 
     def close(self) -> None:
         """Frees the KV; the weights go with their last user. Calling it twice is allowed."""

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.backends.held_rows import HeldRows
 from stoker.backends.onnx.file import GraphFile, GraphValue
 from stoker.backends.onnx.runtime import CPU, SessionOptions, open_session
 from stoker.core.batch import Chunk
@@ -38,18 +39,8 @@ class EntryRows:
             graph, replace(options, provider=CPU, device_id=0, failed=(), packed_directory=None)
         )
         self._type = np.dtype(next(value for value in graph.inputs if value.name == _INPUT).type)
-        self._width = width
-        self._rows: dict[bytes, NDArray[np.float32]] = {}
-
-    def hold(self, key: bytes, rows: NDArray[np.float32]) -> None:
-        """Rows of a span, `(length, width)`, for the chunks that name its key."""
-        assert rows.ndim == 2, "rows of a span"
-        assert rows.shape[1] == self._width, "as wide as the model takes them"
-        self._rows[key] = rows
-
-    def drop(self, key: bytes) -> None:
-        """No chunk names this key any more."""
-        self._rows.pop(key, None)
+        self.rows = HeldRows(width)
+        """Rows of images that chunks name."""
 
     def of(self, chunks: Sequence[Chunk]) -> NDArray[Any]:
         """The rows of equally long chunks, `(chunks, entries, width)`."""
@@ -58,8 +49,7 @@ class EntryRows:
         found: NDArray[Any] = self._session.inner.run([self._output], {_INPUT: tokens})[0]
         for into, chunk in zip(found, chunks, strict=True):
             for piece in chunk.rows:
-                rows = self._rows[piece.span.key][piece.first : piece.first + piece.length]
-                into[piece.offset : piece.offset + piece.length] = rows
+                into[piece.offset : piece.offset + piece.length] = self.rows.of(piece)
         return found
 
 
