@@ -18,8 +18,6 @@ class OnnxVision:
     """The graph."""
     family: str
     """`model_type` of the whole model."""
-    config: Mapping[str, Any]
-    """`config.json`."""
     pixels: Mapping[str, Any]
     """`preprocessor_config.json`, or what stands for it in `processor_config.json`."""
 
@@ -29,13 +27,11 @@ def read_onnx_vision(folder: OnnxFolder) -> OnnxVision | None:
     path = folder.beside(VISION)
     if path is None:
         return None
-    config = folder.read_json("config.json")
-    kind = config.get("model_type")
+    kind = folder.read_json("config.json").get("model_type")
     inner = folder.read_json("processor_config.json").get("image_processor")
     own: Mapping[str, Any] = cast("Mapping[str, Any]", inner) if isinstance(inner, dict) else {}
     return OnnxVision(
         path=path,
         family=kind if isinstance(kind, str) else "",
-        config=config,
         pixels=folder.read_json("preprocessor_config.json") or own,
     )
