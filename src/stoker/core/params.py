@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import chain
 from math import inf
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, cast
@@ -127,9 +127,12 @@ class SamplingParams:
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def longest(self) -> int | None:
+        """`max_tokens` where it is a bound; None = nothing is said, or there is none."""
+        return None if self.max_tokens == NO_LIMIT else self.max_tokens
 
     @property
     def is_greedy(self) -> bool:
@@ -137,6 +140,9 @@ class SamplingParams:
 
     def filled_from(self, *layers: SamplingParams) -> SamplingParams:
         """These params, with everything not given taken from the first layer that gives it; bans add up."""
+        return SamplingParams(**self._values(layers))
+
+    def _values(self, layers: Sequence[SamplingParams]) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         for layer in layers:
             values = {name: getattr(layer, name) if value is None else value for name, value in values.items()}
@@ -144,20 +150,15 @@ class SamplingParams:
         if bans:
             # What a model must never write stays banned, whatever else a request bans.
             values["banned_token_ids"] = bans[0] if len(bans) == 1 else tuple(sorted(set(chain.from_iterable(bans))))
-        return SamplingParams(**values)
+        return values
 
     def completed(self, defaults: SamplingParams, context_size: int) -> SamplingParams:
-        """These params with all that `defaults` and then `BUILT_IN` give; `max_tokens` is a number of tokens.
-
-        Args:
-            defaults: those of the model and of the configuration.
-            context_size: of the model, in tokens.
-        """
-        complete = self.filled_from(defaults, BUILT_IN)
+        """What these, a model's `defaults` and `BUILT_IN` give; `max_tokens` is at most `context_size` tokens."""
+        values = self._values((defaults, BUILT_IN))
         is_usual = self.max_tokens is None and defaults.max_tokens is None
-        longest = (context_size * 3 // 4 or 1) if is_usual else context_size  # it may never end
-        length = longest if complete.max_tokens in (None, NO_LIMIT) else min(complete.max_tokens, longest)
-        return complete if length == complete.max_tokens else replace(complete, max_tokens=length)
+        most = (context_size * 3 // 4 or 1) if is_usual else context_size  # it may never end
+        values["max_tokens"] = most if values["max_tokens"] == NO_LIMIT else min(values["max_tokens"], most)
+        return SamplingParams(**values)
 
 
 def whole_number(name: str, value: object) -> int:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 
-from stoker.core.params import NO_LIMIT
 from stoker.engine.cards import ModelCard
 from stoker.engine.health import Health
 from stoker.engine.protocol import Accepted, Output, Submit
@@ -46,8 +45,8 @@ class Work:
     @classmethod
     def of(cls, submit: Submit, beginning: Beginning, matched: int) -> Work:
         """That of a request of whose prompt `matched` tokens are likely to be cached."""
-        limit = submit.sampling.max_tokens
-        answer = _USUAL_ANSWER if limit is None or limit == NO_LIMIT else min(limit, _USUAL_ANSWER)
+        limit = submit.sampling.longest
+        answer = _USUAL_ANSWER if limit is None else min(limit, _USUAL_ANSWER)
         return cls(beginning.num_tokens - matched, answer, matched)
 
     @property

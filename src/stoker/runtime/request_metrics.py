@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stoker.core.histogram import Histogram
-from stoker.core.params import NO_LIMIT
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import Cancelled, StokerError
 
@@ -227,7 +226,7 @@ class RequestWatch:
             metrics.reasoning_tokens[self._key_name] += usage.reasoning_tokens
         if usage.completion_tokens > 1:
             metrics.request_token_s.observe((now - self._first_s) / (usage.completion_tokens - 1))
-        if self._max_tokens is not None and self._max_tokens != NO_LIMIT:
+        if self._max_tokens is not None:
             metrics.request_max_tokens.observe(self._max_tokens)
         self._group.finished(usage.completion_tokens)
 

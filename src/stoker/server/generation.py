@@ -168,7 +168,7 @@ class Generation:
         if len(submits) > capacity:
             message = f"{len(submits)} answers in one request are more than the {capacity} that can run and wait here"
             raise InvalidInput(message, parameter="n")
-        metrics, max_tokens = served.metrics, request.sampling.max_tokens
+        metrics, max_tokens = served.metrics, request.sampling.longest
         groups = [RequestGroup(metrics, request.n, request.num_computed) for _ in request.prompts]
         async with AsyncExitStack() as stack:
             streams: list[_Stream] = []

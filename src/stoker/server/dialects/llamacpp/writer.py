@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from stoker.chat.capabilities import card_capabilities
 from stoker.core.media import Media
-from stoker.core.params import NO_LIMIT, SamplingParams
+from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
 from stoker.engine.protocol import Output, PositionLogprobs, Prompt, TokenLogprob
@@ -121,8 +121,7 @@ async def infill_request(
 def _prompt_room(card: ModelCard, sampling: SamplingParams) -> int:
     """Tokens of the context that are not for the answer, which gets at most a quarter of it."""
     quarter = card.context_size // 4
-    length = sampling.max_tokens
-    return card.context_size - (quarter if length is None or length == NO_LIMIT else max(1, min(length, quarter)))
+    return card.context_size - (quarter if sampling.longest is None else max(1, min(sampling.longest, quarter)))
 
 
 def _lines(wire: NativeRequest) -> LineBounds | None:

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
 from stoker.chat.answers import Part, ToolCall, ToolCalls
-from stoker.core.params import NO_LIMIT
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Delta, Writer
@@ -77,7 +76,7 @@ def new_response(wire: ResponsesRequest, asked: GenerationRequest, model_id: str
         store=wire.store is not False,
         metadata=wire.metadata or {},
         instructions=wire.instructions,
-        max_output_tokens=None if asked.sampling.max_tokens == NO_LIMIT else asked.sampling.max_tokens,
+        max_output_tokens=asked.sampling.longest,
         previous_response_id=wire.previous_response_id,
         reasoning=ResponseReasoning(effort=wire.reasoning.effort if wire.reasoning is not None else None),
         parallel_tool_calls=wire.parallel_tool_calls is not False,
