@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import tempfile
 import threading
@@ -22,6 +23,9 @@ from tests.e2e.conftest import Server, serving
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'stoker[ray]'"
 )
+IS_LONG = "STOKER_TEST_NODES" in os.environ
+"""`make test-cluster`: what takes minutes is done too, and as often as it should be."""
+takes_minutes = pytest.mark.skipif(not IS_LONG, reason="takes minutes: make test-cluster")
 WAIT_S = 60
 PATIENCE_S = 300.0
 """Bound of whatever Ray does by itself; processes start for minutes on a busy machine."""

@@ -25,7 +25,7 @@ import pytest
 from psutil import NoSuchProcess, Process
 
 from stoker.cluster.config import ENVIRONMENT
-from tests.e2e.clusters import LONG_SCRIPT, num_ready, until
+from tests.e2e.clusters import LONG_SCRIPT, num_ready, takes_minutes, until
 from tests.e2e.conftest import Server, serving
 from tests.e2e.slow_link import Quality, SlowLink
 from tests.ports import free_port
@@ -54,7 +54,7 @@ def _can_make_networks() -> bool:
 
 
 needs_networks = [
-    pytest.mark.skipif("STOKER_TEST_NODES" not in os.environ, reason="takes minutes: make test-cluster"),
+    takes_minutes,
     pytest.mark.skipif(not _can_make_networks(), reason="network namespaces cannot be made here"),
 ]
 

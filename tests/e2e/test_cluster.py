@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.clusters import LIMIT_S, WAIT_S, ask, cluster, needs_ray
+from tests.e2e.clusters import IS_LONG, LIMIT_S, WAIT_S, ask, cluster, needs_ray
 from tests.e2e.conftest import Server, serving
 from tests.waiting import BOUND_S, wait_until
 
 pytestmark = [needs_ray, pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
-IS_LONG = "STOKER_TEST_NODES" in os.environ
-"""`make test-cluster`: what takes minutes is done as often as it should be."""
 KEY = "sk-test"
 SCRIPT = ["Hello from the script, with some words.", {"when": "long", "text": "word " * 4000}]
 CHAT = {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 64}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from stoker.bench.results import read_results
-from tests.e2e.clusters import LIMIT_S, PATIENCE_S, actors, cluster, needs_ray, num_ready, until
+from tests.e2e.clusters import LIMIT_S, PATIENCE_S, actors, cluster, needs_ray, num_ready, takes_minutes, until
 from tests.e2e.conftest import serving
 
 pytestmark = [
     needs_ray,
-    pytest.mark.skipif("STOKER_TEST_NODES" not in os.environ, reason="takes minutes: make test-cluster"),
+    takes_minutes,
     pytest.mark.slow,
     pytest.mark.timeout(LIMIT_S),
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from tests.e2e.clusters import (
     cluster,
     needs_ray,
     num_ready,
+    takes_minutes,
     until,
 )
 from tests.e2e.ray_nodes import Node, environment, scratch_folder
@@ -33,7 +33,7 @@ from tests.ports import free_port
 
 pytestmark = [
     needs_ray,
-    pytest.mark.skipif("STOKER_TEST_NODES" not in os.environ, reason="takes minutes: make test-cluster"),
+    takes_minutes,
     pytest.mark.slow,
     pytest.mark.timeout(LIMIT_S),
 ]

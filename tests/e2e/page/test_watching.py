@@ -1,4 +1,4 @@
-"""The engine view in detail: steps that are pointed at, replicas, models without an engine, tabs that nobody sees."""
+"""The engine view in detail: steps that are pointed at, replicas, models without an engine, tabs that are hidden."""
 
 from __future__ import annotations
 
