@@ -192,6 +192,13 @@ public:
         }
     }
 
+    void give_back_pages(int32_t first, int32_t last) {
+        KvCache& kv = open().kv();
+        require(0 <= first && first <= last && last <= kv.num_pages(), "no such pages");
+        nb::gil_scoped_release release;
+        kv.give_back(first, last);
+    }
+
     void close() {
         {
             nb::gil_scoped_release release;
@@ -275,6 +282,7 @@ void bind_decoder(nb::module_& module) {
         .def("export_state", &BoundDecoder::export_state, nb::arg("slot"), nb::arg("into"))
         .def("import_state", &BoundDecoder::import_state, nb::arg("slot"), nb::arg("data"), nb::arg("length"))
         .def("touch_pages", &BoundDecoder::touch_pages, nb::arg("first"), nb::arg("last"))
+        .def("give_back_pages", &BoundDecoder::give_back_pages, nb::arg("first"), nb::arg("last"))
         .def("close", &BoundDecoder::close);
 }
 

@@ -1,6 +1,7 @@
 #include "kv.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -81,6 +82,15 @@ void KvCache::touch([[maybe_unused]] int32_t first, [[maybe_unused]] int32_t las
     const size_t begin = first * page_bytes() / kSystemPage * kSystemPage;
     madvise(memory_.get() + begin, last * page_bytes() - begin, MADV_POPULATE_WRITE);
 #endif
+}
+
+void KvCache::give_back(int32_t first, int32_t last) {
+    const size_t system_page = sysconf(_SC_PAGESIZE);
+    const size_t begin = (first * page_bytes() + system_page - 1) / system_page * system_page;
+    const size_t end = last * page_bytes() / system_page * system_page;
+    if (begin < end) {
+        madvise(memory_.get() + begin, end - begin, MADV_DONTNEED);
+    }
 }
 
 void KvCache::copy_page(int32_t source, int32_t target) { std::memcpy(page(target), page(source), page_bytes()); }

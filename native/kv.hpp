@@ -37,6 +37,8 @@ public:
     // Has the memory of pages [first, last) ready before anybody writes to it; what is in it stays as it is. Any thread, at
     // any time. A wish, too.
     void touch(int32_t first, int32_t last);
+    // The system may have the memory of pages [first, last), of which nothing is read before it is written again.
+    void give_back(int32_t first, int32_t last);
     // Takes positions [first, last) of a page that lies in `data` over, in all layers.
     void import_positions(int32_t page, const uint8_t* data, int32_t first, int32_t last);
 

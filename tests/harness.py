@@ -126,7 +126,7 @@ class Loop:
         if self.transfers is not None:
             self.transfers.export()
         batch = self.scheduler.schedule()
-        waits = self.scheduler.awaits_tiers or self.scheduler.awaits_rows
+        waits = self.scheduler.awaits_tiers or self.scheduler.awaits_rows or self.scheduler.kv.lends
         self._move_rows()
         if batch is None:
             assert waits, "work waits, but nothing was scheduled"

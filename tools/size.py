@@ -22,8 +22,8 @@ MAX_FUNCTION_MEDIAN = 8
 MAX_FUNCTION_P95 = 25
 MAX_FUNCTION_LINES = 60
 MAX_ROOM_LINES = {
-    "core": 6_020,  # blocks and states that leave the pool apart
-    "engine": 8_270,  # places and texts of rows, files of media refused at the door
+    "core": 6_150,  # pools whose size moves between models
+    "engine": 8_380,  # questions that move the size of the KV pool
     "grammars": 4_230,
     "text/chat_formats": 2_325,
     "chat": 1_160,

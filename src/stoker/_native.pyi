@@ -369,5 +369,12 @@ class Decoder:
     def touch_pages(self, first: int, last: int) -> None:
         """Touches the memory of the pages `first … last-1`; what is in it stays. Any thread may call it at any time."""
 
+    def give_back_pages(self, first: int, last: int) -> None:
+        """The system has the memory of the pages `first … last-1` again, in which nothing is kept any more.
+
+        Raises:
+            ValueError: there are no such pages.
+        """
+
     def close(self) -> None:
         """Joins the threads and frees the memory. Calling it twice is allowed."""

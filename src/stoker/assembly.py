@@ -168,6 +168,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         trained_context=info.trained_context,
         context_size=info.context_size,
         kv_tokens=info.kv_tokens,
+        most_kv_tokens=info.most_kv_tokens,
         parallel=scheduling.max_running,
         max_queue=scheduling.max_waiting,
         chat_template=loaded.chat_template if template is None else template,

@@ -43,7 +43,9 @@ _SECTIONS: dict[str, type[object]] = {
     "runtime": RuntimeConfig,
     "registry": RegistryConfig,
 }
-_NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "num_replicas", "preset", "sampling"})
+_NOT_SETTINGS = frozenset(
+    {"adapters", "has_siblings", "model", "model_path", "most_kv_tokens", "num_replicas", "preset", "sampling"}
+)
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
 _OTHER_VARIABLES = frozenset(

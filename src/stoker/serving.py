@@ -363,13 +363,25 @@ class _Makers:
             engine = msgspec.structs.replace(engine, cache_ram=cache_ram)
         if plan is not None and (plan.num_replicas == 1 or self._kv_share_mib is not None):
             kv_tokens = plan.kv_tokens * plan.num_replicas
-            engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=kv_tokens)
+            most = self._most_kv_tokens(plan)
+            engine = msgspec.structs.replace(
+                engine, ctx_size=plan.ctx_size, kv_tokens=kv_tokens, most_kv_tokens=most if most > kv_tokens else 0
+            )
         if plan is not None and plan.kv_type:
             logger.warning("memory is short: the KV cache type of %s is %s", engine.model, plan.kv_type)
             engine = msgspec.structs.replace(engine, cache_type_k=plan.kv_type, cache_type_v=plan.kv_type)
         return create_runtime(
             engine, self._volatile, config.supervision, config.replicas, config.runtime, repeats=self._repeats
         )
+
+    def _most_kv_tokens(self, plan: MemoryPlan) -> int:
+        """What the whole budget of KV has room for; 0 of a model that can neither lend nor borrow some of it."""
+        budget_mib = self._config.registry.kv_budget
+        if budget_mib is None or budget_mib == self._kv_share_mib:
+            return 0
+        if plan.num_replicas > 1 or plan.backend != "native" or plan.windows is not None:
+            return 0
+        return budget_mib * _MIB // plan.kv_bytes_per_token if plan.kv_bytes_per_token else 0
 
 
 def _changed_at(path: str) -> int:

@@ -279,6 +279,34 @@ def test_all_models_share_one_budget_of_kv(tmp_path: Path, monkeypatch: pytest.M
     assert serving._kv_share_mib(settings(tmp_path), 5) is None
 
 
+def test_models_that_share_a_budget_of_kv_have_room_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only on the native backend, without replicas, and where every layer keeps every token."""
+    paths = [str(write_tiny_model(tmp_path / f"{name}.gguf", TinyModel())) for name in "ab"]
+    hybrid = TinyModel(architecture="gemma3", num_layers=6, keys={"attention.sliding_window": 4})
+    windowed = str(write_tiny_model(tmp_path / "w.gguf", hybrid))
+    engines = made(monkeypatch)
+
+    def told(*models: str, **flags: Any) -> EngineConfig:
+        config = settings(tmp_path, **{"backend": "auto", "kv_budget": 6, "parallel": 1} | flags)
+        spec = spec_of(registry_of(config, *models), models[0])
+        needs = spec.measure()
+        assert needs is not None
+        token_bytes.append(needs.kv_bytes_per_token)
+        spec.make(needs.within(1 << 40))
+        return engines[-1]
+
+    token_bytes: list[int] = []
+    lending = told(*paths, ctx_size=100)
+    assert (lending.kv_tokens, lending.most_kv_tokens) == (100, 6 * MIB // token_bytes[0])
+    assert told(paths[0]).most_kv_tokens == 0, "it is alone"
+    assert told(*paths, kv_budget=None).most_kv_tokens == 0
+    assert told(*paths, replicas="2").most_kv_tokens == 0
+    assert told(*paths, backend="llama").most_kv_tokens == 0
+    assert told(windowed, paths[0]).most_kv_tokens == 0
+
+
 def test_one_model_alone_looks_for_its_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = registry_of(settings(tmp_path), "tiny")
     engines = made(monkeypatch)

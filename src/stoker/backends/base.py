@@ -143,6 +143,14 @@ class RowsPort(Protocol):
         ...
 
 
+class LendingPort(Protocol):
+    """What a backend offers besides that commits memory of its KV only as it is used. Called between two passes."""
+
+    def give_back_kv(self) -> None:
+        """Memory of KV that no slot holds any more is the system's again; it is committed anew when it is used."""
+        ...
+
+
 class AdapterPort(Protocol):
     """What a backend that can apply LoRA adapters offers besides. Called between two forward passes."""
 

@@ -107,6 +107,7 @@ class ScriptedBackend:
         before_forward: Callable[[Batch], None] | None = None,
     ) -> None:
         self._info = info or scripted_info()
+        self._most_cells = max(self._info.kv_tokens, self._info.most_kv_tokens)
         self._next_token = next_token
         self._script = script
         self._before_forward = before_forward
@@ -144,7 +145,7 @@ class ScriptedBackend:
             self._before_forward(batch)
         for op in batch.ops:
             self._apply(op)
-        assert batch.chunks or batch.imports, "a batch without anything to do"
+        assert batch.chunks or batch.imports or batch.ops, "a batch without anything to do"
         assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
         computed, filled = {c.slot for c in batch.chunks}, {t.slot for t in batch.imports}
         assert not computed & filled, "a slot is computed before it is filled"
@@ -157,7 +158,7 @@ class ScriptedBackend:
             self._drafted_from.pop(chunk.slot, None)
             if batch.num_drafted:
                 self._drafted_from[chunk.slot] = chunk.start
-        assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
+        assert self.num_cells <= self._most_cells, "the pool overflows"
         return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
 
     def export_kv(
@@ -188,7 +189,7 @@ class ScriptedBackend:
         assert before == (self._slots[slot][-1].state if start else 0), "exported KV of another text"
         self._slots[slot].extend(_Cell(*cell) for cell in cells)
         (self._without_state.discard if has_state else self._without_state.add)(slot)
-        assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
+        assert self.num_cells <= self._most_cells, "the pool overflows"
 
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: there is no memory to make ready."""

@@ -34,6 +34,7 @@ class DecodeRun:
         "_kv",
         "_lane",
         "_no_drafts",
+        "_num_changes",
         "_num_drafted",
         "_num_steps",
         "_population",
@@ -51,6 +52,7 @@ class DecodeRun:
         self._rotation = rotation
         self._speculation = speculation
         self._population = population
+        self._num_changes = population.num_changes
         self._running = running = sorted(population.running.items(), key=lambda item: RANK(item[1]))
         """The running sequences with their slots, in the order of their rank."""
         self._num_steps = 0
@@ -77,8 +79,9 @@ class DecodeRun:
 
     @property
     def has_room(self) -> bool:
-        """Every sequence has room for the next step; none has to be preempted."""
-        return self._kv.ledger.has_room(len(self.sequences))
+        """Every sequence still runs, and has room for the next step; none has to be preempted."""
+        is_unchanged = self._num_changes == self._population.num_changes
+        return is_unchanged and self._kv.ledger.has_room(len(self.sequences))
 
     def plan(self, step_id: int) -> Batch:
         """The next step, promised. Needs `has_room`."""

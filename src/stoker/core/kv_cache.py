@@ -63,8 +63,9 @@ class KVCache:
     def __init__(self, info: ModelInfo) -> None:
         self.tree = PrefixTree()
         windows = None if info.windows is None else WindowCells(info.windows, self.tree)
-        self.ledger = Ledger(info.kv_tokens, self.tree, shares_cells=info.traits.shares_cells, windows=windows)
+        self.ledger = Ledger(info.least_kv_tokens, self.tree, shares_cells=info.traits.shares_cells, windows=windows)
         self.retained = Retained()
+        self._share = info.kv_tokens
         self._traits = info.traits
         self._max_batch_tokens = info.max_batch_tokens
         self._free_slots = list(reversed(range(info.num_slots)))
@@ -93,6 +94,11 @@ class KVCache:
         are_windows_half_full = windows is not None and windows.is_half_full
         is_pool_half_full = self.ledger.free * 2 <= self.ledger.capacity
         return is_pool_half_full or are_windows_half_full or num_free_slots <= self.num_sequences
+
+    @property
+    def lends(self) -> bool:
+        """Other models have cells of the pool's share now: what fits into the share need not fit."""
+        return self.ledger.capacity < self._share
 
     @property
     def can_copy(self) -> bool:
@@ -186,6 +192,15 @@ class KVCache:
         free = self.ledger.free
         self.num_evicted += free - before
         return free
+
+    def limit(self, num_cells: int) -> bool:
+        """The pool has so many cells from now on; retained tails are evicted as far as they do not fit.
+
+        Returns:
+            What is left fits. False: running sequences hold more.
+        """
+        self.ledger.capacity = num_cells
+        return self.make_room(0) >= 0
 
     def reject(self, slot: int, length: int) -> None:
         """Of what this step computed in a slot, nothing beyond `length` entries is kept: it was guessed wrongly."""

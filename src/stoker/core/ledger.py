@@ -19,7 +19,7 @@ class Ledger:
     """Cells held + cells promised never exceed `capacity`.
 
     Args:
-        capacity: cells of the pool.
+        capacity: cells of the pool; see `KVCache.limit`, which changes it.
         tree: what the slots hold; promises are added to it when they are committed.
         shares_cells: several slots that hold the same entries hold them in the same cells.
         windows: the second pool, of layers that see only a window; None = there is none.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LEAST_PART = 4
+_LEAST_CELLS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheTraits:
@@ -55,6 +58,8 @@ class ModelInfo:
     """Longest single sequence, prompt and completion together."""
     kv_tokens: int
     """Cells in the pool that all slots share."""
+    most_kv_tokens: int = 0
+    """Cells of the pool at most, while other models lend it theirs; 0 = none does, and its size is `kv_tokens`."""
     num_slots: int
     """Native sequences that can hold KV at the same time, running and retained."""
     max_batch_tokens: int
@@ -79,6 +84,15 @@ class ModelInfo:
     """Logits of an entry are the same to the bit whatever is computed in the same pass, behind it in its chunk too."""
     can_generate: bool = True
     """False: an encoder. It embeds, and has no logits."""
+
+    @property
+    def least_kv_tokens(self) -> int:
+        """Cells that the pool keeps however much it lends: `kv_tokens` if it lends nothing, else a quarter of them, and
+        enough for a short request.
+        """
+        if not self.most_kv_tokens:
+            return self.kv_tokens
+        return min(self.kv_tokens, max(_LEAST_CELLS, self.kv_tokens // _LEAST_PART))
 
     @property
     def max_sequence_tokens(self) -> int:

@@ -16,11 +16,12 @@ from stoker.core.batch import Batch, Chunk, Entry, Transfer
 from stoker.core.decode_run import DecodeRun
 from stoker.core.draft_port import DraftPort
 from stoker.core.kv_cache import KVCache
+from stoker.core.lending import Lending
 from stoker.core.media import Span
 from stoker.core.media_rows import MediaRows
 from stoker.core.model_drafts import ModelDrafts
 from stoker.core.model_info import ModelInfo
-from stoker.core.pool_view import PoolView, SequenceState
+from stoker.core.pool_view import SequenceState
 from stoker.core.population import RANK, Population
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
@@ -103,6 +104,7 @@ class Scheduler:
         )
         self._step_ids = count(1)
         self.slots = Slots(info, self.kv, self.tiering, self._population, self._step_ids)
+        self.lending = Lending(info, self.kv, self._population, self._step_ids, config.max_running)
         self.num_prompt_tokens = 0
         """Prompt tokens of all requests that have begun."""
         self.num_cached_tokens = 0
@@ -163,10 +165,6 @@ class Scheduler:
     @property
     def kv_capacity(self) -> int:
         return self.kv.ledger.capacity
-
-    def pool(self) -> PoolView:
-        """What the KV pool holds, between two steps."""
-        return pool.pool_view(self.kv)
 
     def states(self) -> list[SequenceState]:
         """Every request that is alive: those that run, those that wait in the order of their rank, those paused."""

@@ -112,6 +112,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """What the chat template writes in place of an image; empty = images are put where their markers are in texts."""
     row_width: int = 0
     """Numbers of a row of an image; 0 = the owner of this card moves no rows."""
+    most_kv_tokens: int = 0
+    """Size of the pool at most, while other models lend it their KV memory; 0 = its size is fixed."""
     devices: list[str] = []
     """The devices besides the CPU that compute, in words."""
 

@@ -179,6 +179,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """JSON file with answers for a model that only plays them, for tests of clients. The name of the model is free."""
     num_replicas: int = 1
     """For how many engines of this model the memory must suffice: what is not given is one engine's part of it."""
+    most_kv_tokens: int = 0
+    """Size of the KV cache while other models of the server lend it theirs, at most, in tokens; 0 = none does."""
     has_siblings: bool = False
     """Other engines of this model run beside it, or may: weights lie where all of them can map them."""
     sampling: SamplingParams = SamplingParams()

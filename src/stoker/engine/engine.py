@@ -19,11 +19,12 @@ from stoker.engine import parts
 from stoker.engine.answers import Answers
 from stoker.engine.embeddings import EmbeddingJob
 from stoker.engine.faults import fault_of, timed_out, unsampled
+from stoker.engine.kv_lending import KVLending
 from stoker.engine.live_streams import LiveStreams
 from stoker.engine.loaded import Loaded
 from stoker.engine.metrics import LoopMetrics
 from stoker.engine.protocol import AnswerEvent, Event, Failed, Submit
-from stoker.engine.question_messages import Embed, QuickQuestion
+from stoker.engine.question_messages import Embed, QuickQuestion, ShareKV
 from stoker.engine.recorder import Recorder
 from stoker.engine.request_intake import RequestIntake
 from stoker.engine.row_feed import NoRows, RowFeed
@@ -73,7 +74,7 @@ class Engine:
         self.adapters = loaded.adapters
         self.slot_files = slot_files
         self.is_waiting = False
-        """No step is possible before a block was read from disk, or rows, another command or a deadline come."""
+        """No step is possible before a block was read from disk, or rows, room, another command or a deadline come."""
         self._info = info = loaded.backend.info
         self._backend = loaded.backend
         self._clock, self._mark, self._unwatched_mark = clock, mark, mark
@@ -103,6 +104,7 @@ class Engine:
             self._look,
             self._end_reasoning,
         )
+        self._lending = KVLending(self._backend, loaded.lending_port, self._scheduler)
         self._streams = LiveStreams(clock)
         self._num_steps = 0
         self._metrics = LoopMetrics(clock)
@@ -265,7 +267,7 @@ class Engine:
         Raises:
             InvalidInput: it asks for something that is not there.
         """
-        return self._answers.answer(question)
+        return self._lending.answer(question) if isinstance(question, ShareKV) else self._answers.answer(question)
 
     def _look(self, since: int) -> EngineView:
         recorder = self._metrics.recorder
@@ -338,7 +340,8 @@ class Engine:
 
     @property
     def _awaits_something(self) -> bool:
-        return self._scheduler.awaits_tiers or self._scheduler.awaits_rows
+        scheduler = self._scheduler
+        return scheduler.awaits_tiers or scheduler.awaits_rows or scheduler.kv.lends
 
     @property
     def _has_late(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.backends.base import Backend, DraftHeadPort, Embedder, KVPort, MaximaPort, RowsPort
+from stoker.backends.base import Backend, DraftHeadPort, Embedder, KVPort, LendingPort, MaximaPort, RowsPort
 from stoker.core.params import SamplingParams
 from stoker.engine.adapters import Adapters
 from stoker.models.projector import Projector
@@ -27,6 +27,8 @@ class Loaded:
     size_bytes: int
     kv_port: KVPort | None = None
     """The same object as `backend`, if the backend can export KV."""
+    lending_port: LendingPort | None = None
+    """The same object as `backend`, if its pool may hold more cells than its share, and lend those that it has."""
     maxima_port: MaximaPort | None = None
     """The same object as `backend`, if the backend reports the maxima of logits while it computes them."""
     rows_port: RowsPort | None = None

@@ -63,6 +63,7 @@ def kv_counts(kv: KVCache, info: ModelInfo) -> dict[str, Any]:
         "kv_window_capacity": capacity,
         "kv_held_bytes": kv.ledger.held * info.kv_bytes_per_token + held * window_bytes,
         "kv_capacity_bytes": kv.ledger.capacity * info.kv_bytes_per_token + capacity * window_bytes,
+        "kv_share_bytes": info.kv_tokens * info.kv_bytes_per_token if info.most_kv_tokens else 0,
         "state_held_bytes": kv.num_sequences * info.state_bytes_per_slot,
     }
 

@@ -24,6 +24,7 @@ from stoker.engine.question_messages import (
     Embedded,
     Erased,
     Glimpse,
+    KVShare,
     PrefixText,
     QuickQuestion,
     ReasoningEnded,
@@ -307,6 +308,7 @@ AnswerEvent: TypeAlias = (
     | Glimpse
     | PrefixText
     | BlocksHeld
+    | KVShare
     | Unanswered
 )
 Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | GiveRows | QuickQuestion | Shutdown

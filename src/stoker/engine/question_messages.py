@@ -297,6 +297,30 @@ class LookAtBlocks(Question[BlocksHeld], frozen=True, tag=True):
     """Stored blocks come with their entries."""
 
 
+class KVShare(Answer, frozen=True, tag=True):
+    """What an engine holds, needs and may hold in its KV pool, in bytes."""
+
+    limit: int
+    """No more is held; it moves between `least` and `most`."""
+    share: int
+    """The limit while nothing is lent or borrowed."""
+    least: int
+    most: int
+    held: int
+    """By requests that run, and by finished conversations."""
+    needed: int
+    """By requests that run, and by those in the queue that may run beside them; 0 = there is no request."""
+    is_short: bool
+    """Something was evicted or preempted for want of room since the question before."""
+
+
+class ShareKV(Question[KVShare], frozen=True, tag=True):
+    """What the KV pool of an engine that lends parts of it is used for; or how large the pool is from now on."""
+
+    limit: int | None = None
+    """Bytes, at most. Finished conversations are evicted and requests preempted until the pool is no larger."""
+
+
 class Unanswered(Answer, frozen=True, tag=True):
     """The question was refused."""
 
@@ -327,6 +351,7 @@ QuickQuestion: TypeAlias = (
     | Look
     | ReadPrefix
     | LookAtBlocks
+    | ShareKV
 )
 """What costs no forward pass."""
 

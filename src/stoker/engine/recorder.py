@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import TypeVar
 
 from stoker.core.batch import Batch
+from stoker.core.pool import pool_view
 from stoker.core.scheduler import Scheduler
 from stoker.core.stages import Mark, Stage
 from stoker.engine.stats import EngineStats
@@ -107,7 +108,7 @@ class Recorder:
             moments=_newer(self._moments, known),
             sequences=self._scheduler.states(),
             arrivals=arrivals,
-            pool=self._scheduler.pool(),
+            pool=pool_view(self._scheduler.kv),
             stats=stats,
         )
 

@@ -56,7 +56,9 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True):
     kv_held_bytes: Annotated[int, Gauge.SUM] = 0
     """KV bytes held by running and finished sequences; 0 if the backend does not report bytes per token."""
     kv_capacity_bytes: Annotated[int, Gauge.SUM] = 0
-    """Bytes of the KV pool; 0 if the backend does not report bytes per token."""
+    """Bytes that the KV pool may hold now; 0 if the backend does not report bytes per token."""
+    kv_share_bytes: Annotated[int, Gauge.SUM] = 0
+    """`kv_capacity_bytes` while no model lends KV to another one; 0 = the size of the pool is fixed."""
     state_held_bytes: Annotated[int, Gauge.SUM] = 0
     """Bytes of the states of recurrent layers of the sequences counted in `kv_sequences`."""
     num_preemptions: int = 0

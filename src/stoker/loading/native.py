@@ -150,6 +150,7 @@ class NativeLoader:
         return Loaded(
             backend=backend,
             kv_port=backend,
+            lending_port=backend if backend.info.most_kv_tokens else None,
             maxima_port=backend,
             rows_port=backend,
             projector=self._model.projector,
@@ -190,6 +191,7 @@ class NativeLoader:
         return NativeOptions(
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
+            most_kv_tokens=self._config.most_kv_tokens,
             window_tokens=plan.window_tokens,
             num_slots=self._num_slots,
             whole_rows=0 if projector is None else projector.longest_whole,

@@ -60,8 +60,8 @@ class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_budget: int | None = None
     """Memory limit for all models together, in MiB. Default: what is free when the server starts."""
     kv_budget: int | None = None
-    """Memory limit for the KV caches of all loaded models, in MiB, shared equally. Default: each model plans its
-    own."""
+    """Memory limit for the KV caches of all loaded models, in MiB, shared equally; models on the native backend lend
+    each other what they do not use. Default: each model plans its own."""
     autoload: bool = True
     """Load a model when a request asks for it."""
     swap_after_s: float = 5.0

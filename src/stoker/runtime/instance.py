@@ -17,10 +17,16 @@ class Instance:
         plan: what it takes; None = it does not count.
         clock: seconds; only differences count.
         on_idle: called when the last user has released it.
+        on_use: called when it is idle no more.
     """
 
     def __init__(
-        self, served: ServedModel, plan: MemoryPlan | None, clock: Callable[[], float], on_idle: Callable[[], None]
+        self,
+        served: ServedModel,
+        plan: MemoryPlan | None,
+        clock: Callable[[], float],
+        on_idle: Callable[[], None],
+        on_use: Callable[[], None] | None = None,
     ) -> None:
         self.served = served
         self.plan = plan
@@ -32,7 +38,7 @@ class Instance:
         """Leases, since it was loaded."""
         self._num_leases = 0
         self._clock = clock
-        self._on_idle = on_idle
+        self._on_idle, self._on_use = on_idle, on_use
 
     @property
     def num_bytes(self) -> int:
@@ -52,6 +58,8 @@ class Instance:
         self._num_leases += 1
         self.num_granted += 1
         self.idle.clear()
+        if self._num_leases == 1 and self._on_use is not None:
+            self._on_use()
         return Lease(self)
 
     def release(self) -> None:

@@ -27,6 +27,7 @@ from stoker.runtime.config import RegistryConfig
 from stoker.runtime.entry import ModelEntry
 from stoker.runtime.eviction import Candidate, choose_victims, has_had_enough, leaves_at
 from stoker.runtime.instance import Instance
+from stoker.runtime.kv_lending import KVLending
 from stoker.runtime.memory_ledger import MemoryLedger
 from stoker.runtime.model_events import ModelEvent, ModelEvents
 from stoker.runtime.model_spec import ModelSpec
@@ -61,6 +62,7 @@ class Residency:
         self._clock = clock
         self._leaving = Leaving()
         self._ledger = MemoryLedger(entries, lambda: self._leaving.instances, config, available)
+        self._lending = None if config.kv_budget is None else KVLending(self._instances, clock)
         self._changed = asyncio.Event()
         self._tending: asyncio.Task[None] | None = None
 
@@ -70,10 +72,14 @@ class Residency:
         self._ledger.open()
         self._tending = asyncio.create_task(self._tend(), name="stoker-residency")
         self._tending.add_done_callback(self._note_end)
+        if self._lending is not None:
+            self._lending.open()
 
     def wake(self) -> None:
         """Something has changed that may matter."""
         self._changed.set()
+        if self._lending is not None:
+            self._lending.wake()
 
     async def load_first(self, entry: ModelEntry, *, must_fit: bool) -> bool:
         """Loads a model when the server starts, without unloading another one; returns whether it was loaded.
@@ -132,6 +138,8 @@ class Residency:
     async def close(self) -> None:
         """Ends everything, and frees every model. Calling it twice is allowed."""
         tasks = [task for task in (self._tending, *(entry.job for entry in self._entries())) if task is not None]
+        if self._lending is not None:
+            await self._lending.close()
         for task in tasks:
             task.cancel()
         if tasks:
@@ -295,7 +303,12 @@ class Residency:
         adapters = None if chosen is None else [card.as_spec() for card in chosen]
         runtime = await started(spec, plan, adapters, lambda part: self._tell_part(entry, part))
         entry.adapters = None if chosen is None else tuple(runtime.card.adapters)
-        return Instance(ServedModel(spec.names, runtime, entry.metrics), plan, self._clock, self.wake)
+        on_use = None if self._lending is None else self._lending.wake
+        return Instance(ServedModel(spec.names, runtime, entry.metrics), plan, self._clock, self.wake, on_use)
+
+    def _instances(self) -> list[Instance]:
+        """The loaded instances, and the instances that are being unloaded."""
+        return [*(entry.instance for entry in self._entries() if entry.instance is not None), *self._leaving.instances]
 
     def _settle(self, entry: ModelEntry, instance: Instance) -> None:
         self._end_job(entry)

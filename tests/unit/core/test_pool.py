@@ -41,10 +41,10 @@ def test_widths_add_up_to_what_is_held(traits: CacheTraits, seed: int):
         for _ in range(rng.randrange(4)):
             if scheduler.has_work:
                 loop.step()
-            check(scheduler.pool(), scheduler.kv)
+            check(pool_view(scheduler.kv), scheduler.kv)
     while scheduler.has_work:
         loop.step()
-        check(scheduler.pool(), scheduler.kv)
+        check(pool_view(scheduler.kv), scheduler.kv)
     states = scheduler.states()
     assert states == []
 
@@ -56,7 +56,7 @@ def test_a_shared_beginning_is_one_node_with_all_its_slots():
         loop.add(make_request(f"r{number}", [*beginning, 200 + number, 3], max_tokens=40))
     while any(state.state != "decode" for state in loop.scheduler.states()):
         loop.step()
-    view = loop.scheduler.pool()
+    view = pool_view(loop.scheduler.kv)
     (trunk,) = [node for node in view.nodes if node.parent == 0]
     assert (trunk.num_tokens, trunk.num_slots, trunk.is_running) == (100, 8, True)
     branches = [node for node in view.nodes if node.parent == trunk.number]

@@ -72,6 +72,22 @@ def beating() -> FakeRuntime:
     return runtime
 
 
+def test_a_pool_that_borrows_and_one_that_lends():
+    runtime = beating()
+    assert not [name for name in scrape(make_app(runtime)) if "borrowed" in name], "the size of the pool is fixed"
+    for capacity, borrowed, lent in ((500, 0, 300), (800, 0, 0), (1000, 200, 0)):
+        beat = msgspec.structs.replace(BEAT, kv_capacity_bytes=capacity, kv_share_bytes=800)
+        runtime.state = Health(is_ready=True, state="ready", heartbeat=beat)
+        found = scrape(make_app(runtime))
+        names = ("kv_capacity_bytes", "kv_share_bytes", "kv_borrowed_bytes", "kv_lent_bytes")
+        assert [next(v for n, v in found.items() if n.startswith(f"stoker_{name} ")) for name in names] == [
+            capacity,
+            800,
+            borrowed,
+            lent,
+        ]
+
+
 def test_the_engines_numbers():
     found = scrape(make_app(beating()))
     expected = {

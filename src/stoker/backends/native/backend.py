@@ -41,7 +41,7 @@ _TILE_ROWS = 16
 
 class NativeBackend:
     """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend`, `KVPort`,
-    `MaximaPort`, `RowsPort`, `AdapterPort` and, with a draft head, `DraftHeadPort`; a step may mix adapters.
+    `MaximaPort`, `RowsPort`, `AdapterPort`, `LendingPort`, with a draft head `DraftHeadPort`; a step may mix adapters.
 
     Logits of a sequence do not depend on its batch-mates and their adapters, on how its prompt was cut into chunks, on
     what was cached or on the number of threads: they are the same to the bit. For one type of keys and values they are
@@ -184,11 +184,17 @@ class NativeBackend:
 
         The kernel clears memory on its first use, which takes longer than filling it.
         """
-        first, last = self._num_touched, min(num_bytes // self._page_bytes, self._pages.num_pages)
+        most = self._info.least_kv_tokens // PAGE_TOKENS if self._info.most_kv_tokens else self._pages.num_pages
+        first, last = self._num_touched, min(num_bytes // self._page_bytes, most)
         if self._decoder is not None and last > first:
             self._num_touched = last
             for part in self._decoders:
                 part.touch_pages(first, last)
+
+    def give_back_kv(self) -> None:
+        """See `LendingPort.give_back_kv`."""
+        self._open_decoder()
+        self._pages.give_back(self._decoders)
 
     def check_integrity(self) -> None:
         """Asserts that the pages of all slots add up. Cheap enough for every step under test."""
@@ -424,6 +430,7 @@ def _model_info(
         trained_context=spec.trained_context,
         context_size=options.context_size,
         kv_tokens=options.kv_tokens,
+        most_kv_tokens=options.most_kv_tokens if windows is None else 0,
         num_slots=options.num_slots,
         max_batch_tokens=min(_batch_tokens(options), options.kv_tokens),
         mixes_adapters=True,

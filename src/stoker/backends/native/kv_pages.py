@@ -49,7 +49,7 @@ class KVPages:
             window: the largest of any layer.
         """
         sizes = {"num_slots": info.num_slots, "max_tokens": info.max_sequence_tokens}
-        ledger = PageLedger(kv_tokens=info.kv_tokens, **sizes)
+        ledger = PageLedger(kv_tokens=max(info.kv_tokens, info.most_kv_tokens), **sizes)
         if info.windows is None:
             return cls(ledger, None, window)
         return cls(ledger, PageLedger(kv_tokens=info.windows.capacity, **sizes, keep=kept_positions(window)), window)
@@ -99,6 +99,12 @@ class KVPages:
         """Copies a page, with the parts of all decoders."""
         for decoder in decoders:
             decoder.copy_page(source, target)
+
+    def give_back(self, decoders: Decoders) -> None:
+        """The system has the memory of the free pages again; they can be used as before. Not for those of windows."""
+        for first, last in self.ledger.free_runs():
+            for decoder in decoders:
+                decoder.give_back_pages(first, last)
 
     def commit_each(self, chunks: Sequence[Chunk]) -> None:
         """These chunks are computed."""

@@ -30,6 +30,9 @@ class NativeOptions:
     """Longest single sequence, in tokens."""
     kv_tokens: int
     """Cells of the pool that all sequences share, in tokens."""
+    most_kv_tokens: int = 0
+    """Cells of the pool while other models lend it theirs, at most; 0 = no model does. Not together with
+    `window_tokens`."""
     window_tokens: int = 0
     """Cells of the pool of layers with a window, which keep no more of a sequence than they will see; 0 = they keep all
     of it, like the other layers."""

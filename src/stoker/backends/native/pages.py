@@ -69,6 +69,17 @@ class PageLedger:
         """Positions that the slot holds."""
         return self._lengths[slot]
 
+    def free_runs(self) -> list[tuple[int, int]]:
+        """The free pages as ranges `first … last-1`. From now on the lowest of them is handed out first."""
+        self._free.sort(reverse=True)
+        runs: list[tuple[int, int]] = []
+        for page in reversed(self._free):
+            if runs and runs[-1][1] == page:
+                runs[-1] = runs[-1][0], page + 1
+            else:
+                runs.append((page, page + 1))
+        return runs
+
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Positions 0 … length-1 of `source` appear in the empty slot `target`; no page is used for it."""
         assert self._lengths[target] == 0, f"slot {target} is not empty"

@@ -151,6 +151,21 @@ def of_engine(value: Callable[[EngineStats], float]) -> _Values:
     return labeled(lambda stats: [((), value(stats))])
 
 
+def of_lender(value: Callable[[EngineStats], float]) -> _Values:
+    """As `of_engine`, for models whose KV pools have no fixed size."""
+    return labeled(lambda stats: [((), value(stats))] if stats.kv_share_bytes else [])
+
+
+def borrowed_bytes(stats: EngineStats) -> int:
+    """Bytes that the pool may hold beyond its share."""
+    return max(0, stats.kv_capacity_bytes - stats.kv_share_bytes)
+
+
+def lent_bytes(stats: EngineStats) -> int:
+    """Bytes that the pool may not hold of its share."""
+    return max(0, stats.kv_share_bytes - stats.kv_capacity_bytes)
+
+
 def of_drafts(value: Callable[[EngineStats], float]) -> _Values:
     """As `of_engine`, for drafts. A llama-server counts no steps, and does not report its drafts."""
     return labeled(lambda stats: [((), value(stats))] if stats.num_steps else [])

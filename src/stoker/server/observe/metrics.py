@@ -16,6 +16,7 @@ from stoker.server.observe.media_metrics import MEDIA_ROWS
 from stoker.server.observe.metric_rows import (
     Facts,
     Row,
+    borrowed_bytes,
     by_engine,
     by_request,
     computed_prompt_tokens,
@@ -26,9 +27,11 @@ from stoker.server.observe.metric_rows import (
     each_draft,
     gauge,
     histogram,
+    lent_bytes,
     of_adapters,
     of_drafts,
     of_engine,
+    of_lender,
     of_model,
     of_replica_engines,
     of_replicas,
@@ -83,9 +86,12 @@ ROWS: Sequence[Row] = (
     ),
     gauge(
         "kv_capacity_bytes",
-        "Size of the KV pool, if the backend reports the size of a token",
+        "What the KV pool may hold now, if the backend reports the size of a token",
         of_engine(lambda of: of.kv_capacity_bytes),
     ),
+    gauge("kv_share_bytes", "KV memory of a model that can lend it to others", of_lender(lambda of: of.kv_share_bytes)),
+    gauge("kv_borrowed_bytes", "KV memory that the model may use beyond its share now", of_lender(borrowed_bytes)),
+    gauge("kv_lent_bytes", "KV memory of its share that other models may use now", of_lender(lent_bytes)),
     gauge(
         "state_held_bytes",
         "States of recurrent layers of running requests and finished conversations",
