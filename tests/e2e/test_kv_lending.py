@@ -47,10 +47,13 @@ def server(models: list[str], tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield server
 
 
-def metric(url: str, name: str) -> dict[str, int]:
-    """Its value for each model."""
-    text = httpx.get(f"{url}/metrics", trust_env=False, timeout=BOUND_S).text
-    found = re.findall(rf'^stoker_{name}{{model="([^"]+)"}} ([0-9.e+]+)$', text, re.MULTILINE)
+def scrape(url: str) -> str:
+    return httpx.get(f"{url}/metrics", trust_env=False, timeout=BOUND_S).text
+
+
+def metric(url: str, name: str, text: str | None = None) -> dict[str, int]:
+    """Its value for each model, now or in an earlier reply."""
+    found = re.findall(rf'^stoker_{name}{{model="([^"]+)"}} ([0-9.e+]+)$', text or scrape(url), re.MULTILINE)
     return {model: int(float(value)) for model, value in found}
 
 
@@ -72,12 +75,13 @@ def ask_all(url: str, model: str, max_tokens: int = 2) -> list[dict[str, Any]]:
 
 def committed_bytes(server: Server) -> list[int]:
     """Memory that is committed for the pool of each engine: of the mapping that has room for the whole budget."""
-    token_bytes = {m: size // metric(server.url, "kv_capacity_tokens")[m] for m, size in capacities(server).items()}
-    wanted = []
-    for size in token_bytes.values():
+    text, wanted = scrape(server.url), list[int]()
+    cells = metric(server.url, "kv_capacity_tokens", text)
+    for model, num_bytes in metric(server.url, "kv_capacity_bytes", text).items():
+        size = num_bytes // cells[model]
         num_pages = -(-(BUDGET_MIB * MIB // size) // PAGE_TOKENS) + 2 * NUM_SLOTS
         wanted.append(-(-num_pages * PAGE_TOKENS * size // 4096) * 4096)
-    found = []
+    found = list[int]()
     for child in Process(server.pid).children(recursive=True):
         if "stoker.assembly" in child.cmdline():
             maps = Path(f"/proc/{child.pid}/smaps").read_text()
