@@ -289,7 +289,8 @@ def test_models_that_share_a_budget_of_kv_have_room_for_all_of_it(
     engines = made(monkeypatch)
 
     def told(*models: str, **flags: Any) -> EngineConfig:
-        config = settings(tmp_path, **{"backend": "auto", "kv_budget": 6, "parallel": 1} | flags)
+        given: dict[str, Any] = {"backend": "auto", "kv_budget": 6, "parallel": 1, **flags}
+        config = settings(tmp_path, **given)
         spec = spec_of(registry_of(config, *models), models[0])
         needs = spec.measure()
         assert needs is not None

@@ -24,7 +24,7 @@ from stoker.runtime.kv_shares import PoolUse, share_out
 logger = logging.getLogger(__name__)
 
 EVERY_S = 0.25
-"""Seconds between two looks while a model has requests. No model waits longer, beyond one step, for its share."""
+"""Seconds between two looks while a model has requests. No model waits longer, beyond two steps, for its share."""
 _QUIET_AFTER_S = 60.0
 """A model without requests for so long lends what finished conversations hold to those of other models."""
 _ASK_S = 5.0
@@ -64,7 +64,6 @@ class KVLending:
     def open(self) -> None:
         """Starts to look after the pools."""
         self._task = asyncio.create_task(self._run(), name="stoker-kv-lending")
-        self._task.add_done_callback(_note_end)
 
     async def close(self) -> None:
         """Limits stay as they are. Calling it twice is allowed."""
@@ -82,10 +81,17 @@ class KVLending:
             lenders = [each for each in self._instances() if each.served.runtime.card.most_kv_tokens]
             is_busy = len(lenders) > 1 and not all(instance.is_idle for instance in lenders)
             if lenders != [self._settled]:
-                await self.look(lenders)
+                await self._look_safely(lenders)
             await asyncio.sleep(EVERY_S)
             if not is_busy:
                 await self._changed.wait()
+
+    async def _look_safely(self, lenders: Iterable[Instance]) -> None:
+        """The border of this task: a request may wait for what the next round gives it."""
+        try:
+            await self.look(lenders)
+        except Exception:
+            logger.exception("a look at the KV pools failed")
 
     async def look(self, lenders: Iterable[Instance]) -> None:
         """Moves the limits once, as the pools are used now.
@@ -154,9 +160,3 @@ class KVLending:
 def _is_worthwhile(pool: _Pool, goal: int) -> bool:
     more, known = goal - pool.known.limit, pool.known
     return pool.answers and more > 0 and (more * _WORTHWHILE_PART >= known.share or known.needed > known.limit)
-
-
-def _note_end(task: asyncio.Task[None]) -> None:
-    """An internal error costs what could be lent, and nothing else."""
-    if not task.cancelled() and (fault := task.exception()) is not None:
-        logger.error("models no longer lend each other KV memory", exc_info=fault)

@@ -95,5 +95,5 @@ def _raise(limits: list[int], goals: Sequence[int], pools: Sequence[PoolUse], le
         for i in sated or wanting:
             limits[i] += parts[i]
             left -= parts[i]
-        wanting = wanting - sated if sated else set()
+        wanting = wanting - sated if sated else set[int]()
     return left

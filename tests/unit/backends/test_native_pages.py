@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -234,3 +235,20 @@ def test_what_comes_from_outside_takes_no_page_before_its_window() -> None:
     ledger.check_integrity()
     with pytest.raises(AssertionError, match="a part"):
         ledger.copy_prefix(0, 1, 299)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100)), max_size=12))
+def test_free_pages_are_told_as_ranges_and_the_lowest_is_taken_next(steps: list[tuple[int, int]]) -> None:
+    ledger = PageLedger(kv_tokens=400, num_slots=4, max_tokens=100)
+    for slot, length in steps:
+        if length > ledger.length(slot):
+            ledger.prepare(slot, length)
+            ledger.commit(slot, length)
+        else:
+            ledger.truncate(slot, length)
+        runs = ledger.free_runs()
+        free = [page for first, last in runs for page in range(first, last)]
+        assert sorted(ledger._free) == free
+        assert all(end < first for (_, end), (first, _) in pairwise(runs)), "runs touch"
+        assert not free or ledger._free[-1] == free[0]
+        ledger.check_integrity()

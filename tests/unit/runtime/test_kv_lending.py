@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,7 @@ from stoker.errors import EngineCrashed
 from stoker.runtime import kv_lending
 from stoker.runtime.instance import Instance
 from stoker.runtime.kv_lending import KVLending
+from stoker.runtime.kv_shares import PoolUse
 from stoker.runtime.served import ServedModel
 from tests.unit.runtime.fake_models import Clock, live, settled
 from tests.waiting import run, until
@@ -192,6 +194,28 @@ async def test_a_model_alone_is_asked_until_it_has_its_share():
         machine.instances[0].lease().close()
         await settled()
     assert machine.engines[0].num_asked == num_asked
+    await machine.lending.close()
+
+
+@live
+async def test_a_round_that_fails_is_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kv_lending, "EVERY_S", 0.0)
+    machine, faults = Machine(2), [ZeroDivisionError("a fault")]
+    share_out = kv_lending.share_out
+
+    def failing(pools: Sequence[PoolUse]) -> list[int]:
+        if faults:
+            raise faults.pop()
+        return share_out(pools)
+
+    monkeypatch.setattr(kv_lending, "share_out", failing)
+    machine.lending.open()
+    await until(lambda: not faults)
+    machine.instances[0].lease()
+    await until(lambda: machine.limits == [SHARE, SHARE])
+    assert "a look at the KV pools failed" in caplog.text
     await machine.lending.close()
 
 
