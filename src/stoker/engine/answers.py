@@ -24,6 +24,7 @@ from stoker.engine.question_messages import (
     Erased,
     EraseSlots,
     Glimpse,
+    KVShare,
     ListSessions,
     ListSlots,
     Look,
@@ -36,6 +37,7 @@ from stoker.engine.question_messages import (
     SaveSlot,
     SessionEnded,
     SessionList,
+    ShareKV,
     SlotList,
     TokenCount,
     Tokenize,
@@ -62,6 +64,7 @@ class Answers:
         sessions: of the engine.
         look: what the engine does, and has done since a serial.
         end_reasoning: ends the reasoning of a reply's choices, and says how many of them were reasoning.
+        share_kv: moves the size of the KV pool.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class Answers:
         sessions: Sessions,
         look: Callable[[int], EngineView],
         end_reasoning: Callable[[str], int],
+        share_kv: Callable[[ShareKV], KVShare],
     ) -> None:
+        self._share_kv = share_kv
         self._end_reasoning = end_reasoning
         self._sessions = sessions
         self._tokenizer = tokenizer
@@ -107,14 +112,21 @@ class Answers:
                 return self._read_prefix(question)
             case LookAtBlocks():
                 return self._look_at_blocks(question)
+            case ListSessions() | EndSession() | EndReasoning():
+                return self._answer_about_requests(question)
+            case ShareKV():
+                return self._share_kv(question)
+            case SaveSlot() | RestoreSlot():
+                raise UnsupportedParameter("slots are saved and restored by an engine's process only")
+
+    def _answer_about_requests(self, question: ListSessions | EndSession | EndReasoning) -> AnswerEvent:
+        match question:
             case ListSessions(owner=owner):
                 return SessionList(question.question_id, self._sessions.states(owner))
             case EndSession(name=name):
                 return SessionEnded(question.question_id, self._sessions.end(name))
             case EndReasoning(reply_id=reply_id):
                 return ReasoningEnded(question.question_id, self._end_reasoning(reply_id))
-            case SaveSlot() | RestoreSlot():
-                raise UnsupportedParameter("slots are saved and restored by an engine's process only")
 
     def _read_prefix(self, question: ReadPrefix) -> PrefixText:
         found = prefix_of(self._scheduler.kv, question.node)

@@ -24,7 +24,7 @@ from stoker.engine.live_streams import LiveStreams
 from stoker.engine.loaded import Loaded
 from stoker.engine.metrics import LoopMetrics
 from stoker.engine.protocol import AnswerEvent, Event, Failed, Submit
-from stoker.engine.question_messages import Embed, QuickQuestion, ShareKV
+from stoker.engine.question_messages import Embed, QuickQuestion
 from stoker.engine.recorder import Recorder
 from stoker.engine.request_intake import RequestIntake
 from stoker.engine.row_feed import NoRows, RowFeed
@@ -103,8 +103,8 @@ class Engine:
             self._sessions,
             self._look,
             self._end_reasoning,
+            KVLending(self._backend, loaded.lending_port, self._scheduler).answer,
         )
-        self._lending = KVLending(self._backend, loaded.lending_port, self._scheduler)
         self._streams = LiveStreams(clock)
         self._num_steps = 0
         self._metrics = LoopMetrics(clock)
@@ -267,7 +267,7 @@ class Engine:
         Raises:
             InvalidInput: it asks for something that is not there.
         """
-        return self._lending.answer(question) if isinstance(question, ShareKV) else self._answers.answer(question)
+        return self._answers.answer(question)
 
     def _look(self, since: int) -> EngineView:
         recorder = self._metrics.recorder
