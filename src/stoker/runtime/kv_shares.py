@@ -61,8 +61,8 @@ class PoolUse:
 def share_out(pools: Sequence[PoolUse]) -> list[int]:
     """The limit of each pool, in bytes; together no more than their shares.
 
-    Each gets its `least` and, up to its share, what its requests need and what a model with requests wants. What is
-    left goes to requests that need more than their share, then to finished conversations: those of models that had
+    Each gets its `least` and, up to its share, what is wanted by a model with requests: at least what these need. What
+    is left goes to requests that need more than their share, then to finished conversations: those of models that had
     requests lately, up to their shares; those of models with requests; and at last of all others. So a model never has
     to wait for its share, whatever others hold.
     """
@@ -74,7 +74,6 @@ def share_out(pools: Sequence[PoolUse]) -> list[int]:
 
 
 _LEVELS: tuple[Callable[[PoolUse], int], ...] = (
-    lambda of: min(of.needed, of.share),
     lambda of: min(of.wanted, of.share) if of.is_busy else 0,
     lambda of: of.needed,
     lambda of: 0 if of.is_quiet else min(of.held, of.share),
