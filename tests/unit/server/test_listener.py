@@ -50,6 +50,25 @@ def server(**settings: Any) -> Generator[str]:
             loop.close()
 
 
+def test_what_is_written_is_sent_at_once():
+    """A body does not wait, as by Nagle's algorithm, until the client acknowledges the head written before it."""
+
+    async def main() -> int:
+        accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        with listening(ServerConfig(port=0)) as listener:
+            host, port = listener.getsockname()
+            async with await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), sock=listener):
+                _, client = await asyncio.open_connection(host, port)
+                connection = await asyncio.wait_for(accepted.get(), BOUND_S)
+                option = connection.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                for writer in (client, connection):
+                    writer.close()
+                    await writer.wait_closed()
+                return option
+
+    assert asyncio.run(main()) != 0
+
+
 def test_a_local_socket_is_served_and_removed(tmp_path: Path):
     path = tmp_path / "s"
     with server(unix_socket=str(path)) as url:
