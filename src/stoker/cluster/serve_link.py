@@ -61,10 +61,15 @@ class ServeLink:
 
 
 async def watch(handle: Any) -> None:
-    """Has the handle learn which replicas there are, from now on. Returns when there is one."""
+    """Has the handle learn which replicas there are, from now on. Returns when there is one.
+
+    Serve starts a replica for it if it has scaled to none: the call waits in the handle, and is counted there.
+    """
+    response = handle.connect.remote("", to="")
     try:
-        await handle.connect.remote("", to="")
+        await response
     except asyncio.CancelledError:
+        response.cancel()
         raise
     except BROKEN as error:
         logger.info("the router is there: %s", _reason(error))
