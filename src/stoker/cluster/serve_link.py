@@ -32,6 +32,7 @@ class ServeLink:
 
     def __init__(self, handle: Any, replica_id: str) -> None:
         self._handle = handle
+        self._tell = handle.tell  # each look at an attribute of a handle makes another handle
         self._replica_id = replica_id
         self._session = uuid.uuid4().hex
 
@@ -53,7 +54,7 @@ class ServeLink:
     async def tell(self, orders: list[Order]) -> None:
         """See `Link`."""
         try:
-            is_known = await self._handle.tell.remote(self._session, encode(orders), to=self._replica_id)
+            is_known = await self._tell.remote(self._session, encode(orders), to=self._replica_id)
         except BROKEN as error:
             raise LinkBroken(_reason(error)) from error
         if not is_known:
