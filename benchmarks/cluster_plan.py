@@ -154,9 +154,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of `policies`: in which conversations begin")
     parser.add_argument("--seeds", type=int, default=3)
     for name in _OPTIONS:
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=type(getattr(Machine(), name)), default=getattr(Machine(), name)
-        )
+        default: int | float = getattr(Machine(), name)
+        kind = int if isinstance(default, int) else float
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
     given = parser.parse_args()
     sizes = [int(number) for number in given.replicas.split(",")]
     machine = Machine(**{name: getattr(given, name) for name in _OPTIONS})

@@ -121,7 +121,7 @@ class ClusterFleet:
             raise ModelNotLoaded(message, retry_after_s=_RETRY_S) from None
         finally:
             self._num_waiting -= 1
-            if not self._num_waiting and self._waking is not None:
+            if not self._num_waiting:
                 self._waking.cancel()
                 self._waking = None
 
