@@ -114,7 +114,8 @@ async def measure(clients: list[Client], asked: list[Case], rounds: int) -> dict
 async def run(asked: argparse.Namespace) -> None:
     with read_gguf(asked.model) as gguf:
         vocab = vocab_size(gguf)
-    setting = Setting(model=asked.model, threads=asked.threads, parallel=_STREAMS, context=_CONTEXT)
+    context = max([_CONTEXT, *(prompt + _SHORT for prompt in asked.prompts)])
+    setting = Setting(model=asked.model, threads=asked.threads, parallel=_STREAMS, context=context)
     theirs = llama_server(Present("llama-server", "", Path()), setting, asked.binary)
     if asked.embed:
         theirs = replace(theirs, command=(*theirs.command, "--embeddings", "-b", "8192", "-ub", "8192"))

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -167,17 +168,21 @@ def _best_s(run: Callable[[], object], repetitions: int) -> float:
 
 
 def work_of(gguf: GGUFFile) -> Work:
-    """Counts bytes and operations from the tensors' shapes."""
+    """Counts bytes and operations from the tensors' shapes: of experts as many as one token uses."""
     embedding = next(tensor for tensor in all_tensors(gguf) if tensor.name == "token_embd.weight")
     matrices = [tensor for tensor in all_tensors(gguf) if len(tensor.shape) == 2 and tensor is not embedding]
     head = next((tensor for tensor in matrices if tensor.name == "output.weight"), embedding)
     layers = [tensor for tensor in matrices if tensor is not head]
+    experts = [tensor for tensor in all_tensors(gguf) if len(tensor.shape) == 3]
+    share = (gguf.get_int(gguf.own_key("expert_used_count")) or 0) / (gguf.get_int(gguf.own_key("expert_count")) or 1)
     num_layers = gguf.require_int(gguf.own_key("block_count"))
     num_windowed, window = _windowed_layers(gguf, num_layers)
     per_layer_ops, per_layer_bytes = _attention_per_layer(gguf)
     return Work(
-        weight_bytes=sum(tensor.num_bytes for tensor in [*layers, head]),
-        layer_ops=sum(2 * tensor.shape[0] * tensor.shape[1] for tensor in layers),
+        weight_bytes=sum(tensor.num_bytes for tensor in [*layers, head])
+        + round(share * sum(tensor.num_bytes for tensor in experts)),
+        layer_ops=sum(2 * prod(tensor.shape) for tensor in layers)
+        + round(share * sum(2 * prod(t.shape) for t in experts)),
         head_ops=2 * head.shape[0] * head.shape[1],
         attention_ops=per_layer_ops * (num_layers - num_windowed),
         window_ops=per_layer_ops * num_windowed,

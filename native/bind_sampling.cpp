@@ -87,13 +87,8 @@ public:
         for (size_t i = 0; i < rows.size(); ++i) {
             float* found = maxima ? maxima->data() + i * num_maxima(n) : nullptr;
             float* row = logits.data() + i * n;
-            if (rows[i] == nullptr) {
-                out.push_back(-1);
-            } else if (masks && (*masks)[i]) {
-                out.push_back(choose_allowed(row, n, *rows[i], found, *(*masks)[i]));
-            } else {
-                out.push_back(choose_one(row, n, *rows[i], found));
-            }
+            const Mask* mask = masks && (*masks)[i] ? &*(*masks)[i] : nullptr;
+            out.push_back(rows[i] ? choose_one(row, n, *rows[i], found, mask) : -1);
         }
         return out;
     }
@@ -139,19 +134,7 @@ public:
     }
 
 private:
-    // From a copy in which forbidden tokens have no chance. A row that holds no numbers is found out although they are gone.
-    int32_t choose_allowed(const float* row, int32_t n, CompiledRow& compiled, const float* maxima, const Mask& mask) {
-        if (!sampler_.is_usable(row, n, maxima)) {
-            return -1;
-        }
-        allowed_.resize(n);
-        allowed_maxima_.resize(num_maxima(n));
-        kernels_.mask(row, n, mask.data(), int32_t(mask.size()), allowed_.data());
-        kernels_.block_maxima(allowed_.data(), n, allowed_maxima_.data());
-        return choose_one(allowed_.data(), n, compiled, allowed_maxima_.data());
-    }
-
-    int32_t pick(float* row, int32_t n, CompiledRow& compiled, uint32_t ahead, float* maxima) {
+    int32_t pick(float* row, int32_t n, CompiledRow& compiled, uint32_t ahead, float* maxima, const Mask* mask = nullptr) {
         if (!compiled.edits.can_edit(row)) {
             return -1;
         }
@@ -159,13 +142,14 @@ private:
         compiled.edits.apply(edited);
         Chain chain = compiled.chain;
         chain.index += ahead;
-        const int32_t chosen = sampler_.choose(row, n, chain, maxima);
+        const int32_t chosen =
+            mask ? sampler_.choose_allowed(row, n, chain, maxima, mask->data(), int32_t(mask->size())) : sampler_.choose(row, n, chain, maxima);
         edited.undo();
         return chosen;
     }
 
-    int32_t choose_one(float* row, int32_t n, CompiledRow& compiled, float* maxima) {
-        const int32_t chosen = pick(row, n, compiled, 0, maxima);
+    int32_t choose_one(float* row, int32_t n, CompiledRow& compiled, float* maxima, const Mask* mask) {
+        const int32_t chosen = pick(row, n, compiled, 0, maxima, mask);
         if (chosen >= 0) {
             compiled.edits.push(chosen);
             ++compiled.chain.index;
@@ -176,7 +160,6 @@ private:
     const SamplingKernels& kernels_;
     RowSampler sampler_;
     std::vector<EditedRow::Edit> edits_;
-    std::vector<float> allowed_, allowed_maxima_;
 };
 
 }  // namespace

@@ -9,6 +9,8 @@ namespace stoker {
 
 namespace {
 
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
 constexpr auto ranks_before = [](const Ranked& a, const Ranked& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
 };
@@ -36,9 +38,50 @@ double uniform(uint64_t seed, uint64_t index) {
 }  // namespace
 
 int32_t RowSampler::choose(const float* row, int32_t n, const Chain& chain, const float* maxima) {
+    return look(row, n, maxima) ? choose_looked_at(row, n, chain) : -1;
+}
+
+// Blocks in which nothing can be chosen are not looked at, since what is allowed in a block is at most its maximum: those with the
+// largest maxima say what the smallest logit is that may be wanted, and then all that reach it are looked at.
+//
+//   maxima    9  2  8  7  1      two wanted, so the 9 and the 8 first
+//   allowed   5  .  3  .  .      the second of them is 3: now the 7 may hold a 4, but neither the 2 nor the 1
+int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& chain, const float* maxima,
+                                   const uint32_t* words, int32_t num_words) {
     if (!look(row, n, maxima)) {
         return -1;
     }
+    const bool takes_all = chain.temperature != 0 && chain.top_k == 0;  // the mass of the whole row
+    const int32_t wanted = chain.temperature == 0 ? 1 : takes_all ? num_blocks_ : std::min(chain.top_k, num_blocks_);
+    allowed_.resize(n);
+    allowed_maxima_.assign(num_blocks_, kNever);
+    high_.resize(num_blocks_);
+    const auto look_at = [&](float bound) {
+        const int32_t count = kernels_.reaching(blocks_, num_blocks_, bound, high_.data());
+        for (int32_t i = 0; i < count; ++i) {
+            const int32_t from = high_[i] * kMaximaBlock, first = from / 32, size = std::min(kMaximaBlock, n - from);
+            float& most = allowed_maxima_[high_[i]];
+            if (most == kNever && (takes_all || std::any_of(words + std::min(first, num_words),
+                                                            words + std::min(first + kMaximaBlock / 32, num_words),
+                                                            [](uint32_t word) { return word != 0; }))) {
+                kernels_.mask(row + from, size, words + first, num_words - first, allowed_.data() + from);
+                kernels_.block_maxima(allowed_.data() + from, size, &most);
+            }
+        }
+    };
+    if (2 * wanted < num_blocks_) {
+        look_at(bound_of(2 * wanted));
+        sorted_ = allowed_maxima_;
+        std::nth_element(sorted_.begin(), sorted_.begin() + (wanted - 1), sorted_.end(), std::greater<>());
+        look_at(sorted_[wanted - 1]);
+    } else {
+        look_at(kNever);
+    }
+    blocks_ = allowed_maxima_.data();
+    return find_tops() ? choose_looked_at(allowed_.data(), n, chain) : -1;
+}
+
+int32_t RowSampler::choose_looked_at(const float* row, int32_t n, const Chain& chain) {
     if (chain.temperature == 0 || chain.top_k == 1) {
         return first_largest(row, n);
     }
@@ -69,6 +112,10 @@ bool RowSampler::look(const float* row, int32_t n, const float* maxima) {
         kernels_.block_maxima(row, n, found_.data());
         blocks_ = found_.data();
     }
+    return find_tops();
+}
+
+bool RowSampler::find_tops() {
     tops_.resize(num_maxima(num_blocks_));
     kernels_.block_maxima(blocks_, num_blocks_, tops_.data());
     peak_ = std::ranges::max(tops_);

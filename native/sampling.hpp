@@ -50,13 +50,16 @@ public:
     // The token id, or -1 if the row holds NaN or +inf, or nothing but -inf. `maxima` are those of the row's blocks; without
     // them they are found first.
     int32_t choose(const float* row, int32_t n, const Chain& chain, const float* maxima);
-    // Whether anything can be chosen from the row, as `choose` finds out.
-    bool is_usable(const float* row, int32_t n, const float* maxima) { return look(row, n, maxima); }
+    // The same from the tokens that a mask allows (SamplingKernels::mask). Of the row all numbers count, also those of others.
+    int32_t choose_allowed(const float* row, int32_t n, const Chain& chain, const float* maxima, const uint32_t* words,
+                           int32_t num_words);
     // The largest possible logits, descending, of equal ones the lowest ids first; those of -inf are left out.
     const std::vector<Ranked>& largest(const float* row, int32_t n, int32_t count, const float* maxima);
 
 private:
     bool look(const float* row, int32_t n, const float* maxima);
+    bool find_tops();
+    int32_t choose_looked_at(const float* row, int32_t n, const Chain& chain);
     int32_t first_largest(const float* row, int32_t n) const;
     void rank(const float* row, int32_t n, int32_t count);
     float bound_of(int32_t count);
@@ -69,6 +72,7 @@ private:
     const float* blocks_ = nullptr;  // the maxima of the row that is looked at
     int32_t num_blocks_ = 0;
     std::vector<float> found_, tops_, sorted_;  // tops: the maxima of the maxima
+    std::vector<float> allowed_, allowed_maxima_;  // blocks of the row without what a mask forbids
     std::vector<int32_t> high_;                 // the blocks that hold something to be ranked
     float peak_ = 0;
     std::vector<Ranked> ranked_;

@@ -278,6 +278,26 @@ def test_nothing_of_one_mask_is_left_for_the_next(has_maxima: bool) -> None:
         assert found == [int(masked.argmax()) if allowed.any() else -1]
 
 
+@pytest.mark.parametrize("top_k", [0, 1, 2, 40, 700])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("share", [0.0003, 0.02, 0.7])
+def test_a_mask_allows_what_a_row_without_the_others_has(top_k: int, temperature: float, share: float) -> None:
+    """Of 20,000 tokens in which neighbors are alike, so that blocks differ, and the likely ones are often forbidden."""
+    rng, n, sampler = np.random.default_rng(2), 20_000, _native.RowSampler()
+    chain = (temperature, top_k, 0.9, 9.0)
+    for _ in range(30):
+        heights = 3 * rng.standard_normal(n // 50).repeat(50).astype(np.float32)
+        logits = heights[np.newaxis] + rng.standard_normal((1, n)).astype(np.float32)
+        allowed = rng.random(n) < share
+        if rng.random() < 0.5:
+            allowed &= heights < 0
+        masked = np.where(allowed, logits, -inf).astype(np.float32)
+        words = np.packbits(allowed, bitorder="little").view(np.uint32)
+        for maxima in (None, maxima_of(logits)):
+            expected = sampler.choose(masked, [open_row(n, chain)])
+            assert sampler.choose(logits, [open_row(n, chain)], maxima, [words]) == expected
+
+
 def test_each_row_must_be_compiled_for_it() -> None:
     rows, one = np.zeros((2, 65), dtype=np.float32), open_row(65)
     with pytest.raises(ValueError, match="needs to be compiled"):

@@ -50,12 +50,23 @@ def server(**settings: Any) -> Generator[str]:
             loop.close()
 
 
-def test_connection_sends_what_is_written_at_once():
-    """Otherwise the body of a reply waits for the client's confirmation of the head: 40 ms on a kept connection."""
-    with listening(ServerConfig(port=0)) as listener, socket.create_connection(listener.getsockname()):
-        connection, _ = listener.accept()
-        with connection:
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+def test_what_is_written_is_sent_at_once():
+    """A body does not wait, as by Nagle's algorithm, until the client acknowledges the head written before it."""
+
+    async def main() -> int:
+        accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        with listening(ServerConfig(port=0)) as listener:
+            host, port = listener.getsockname()
+            async with await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), sock=listener):
+                _, client = await asyncio.open_connection(host, port)
+                connection = await asyncio.wait_for(accepted.get(), BOUND_S)
+                option = connection.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                for writer in (client, connection):
+                    writer.close()
+                    await writer.wait_closed()
+                return option
+
+    assert asyncio.run(main()) != 0
 
 
 def test_a_local_socket_is_served_and_removed(tmp_path: Path):
