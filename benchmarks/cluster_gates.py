@@ -2,10 +2,13 @@
 
     python benchmarks/cluster_gates.py smollm2 --replicas 1 --concurrency 1,16
     python benchmarks/cluster_gates.py smollm2 --replicas 2 --concurrency 16
+    python benchmarks/cluster_gates.py scripted --hops 200
 
 Both servers run the whole time, with one thread for each engine; `stoker bench` measures them in turn. Limits: at most
 3 ms are added to the time to the first token and 1 ms to the time between tokens (medians), and two replicas make at
-least 0.9 of the tokens per second. The CPU time of the front and of the entrance is that of their processes.
+least 0.9 of the tokens per second. The CPU time of the front and of the entrance is that of their processes. With
+`--hops`, three kinds of requests are sent to both servers in turn, one at a time: one that a front answers, one that
+needs the engine's tokenizer, and the first token of a completion.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
+import httpx
 import psutil
 
 from stoker.bench.figures import Figures
@@ -106,6 +110,38 @@ def report(results: Results, concurrency: int) -> None:
         )
 
 
+def hops(servers: Mapping[str, str], count: int) -> None:
+    """Prints the median time of each kind of request at each server."""
+    found: dict[tuple[str, str], list[float]] = {}
+    with httpx.Client(timeout=60, trust_env=False) as client:
+        for number in range(count):
+            for name, url in servers.items():
+                for kind, seconds in hop_times(client, url, f"a short text {number}"):
+                    found.setdefault((kind, name), []).append(1000 * seconds)
+    for kind in ("list of models", "tokenize", "first token"):
+        one, many = (median(found[kind, name]) for name in servers)
+        print(f"{kind:15} one server {one:6.2f} ms  cluster {many:6.2f} ms  {many - one:+6.2f} ms")
+
+
+def hop_times(client: httpx.Client, url: str, text: str) -> Iterator[tuple[str, float]]:
+    """The time of one request of each kind."""
+    began = time.perf_counter()
+    client.get(f"{url}/v1/models").raise_for_status()
+    yield "list of models", time.perf_counter() - began
+    began = time.perf_counter()
+    client.post(f"{url}/tokenize", json={"content": text}).raise_for_status()
+    yield "tokenize", time.perf_counter() - began
+    began = time.perf_counter()
+    with client.stream(
+        "POST", f"{url}/v1/completions", json={"prompt": text, "max_tokens": 1, "stream": True}
+    ) as reply:
+        lines = reply.iter_lines()
+        next(line for line in lines if line)
+        yield "first token", time.perf_counter() - began
+        for _ in lines:
+            pass
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("model")
@@ -113,6 +149,7 @@ def main() -> None:
     parser.add_argument("--concurrency", default="1,16")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--output-tokens", type=int, default=64)
+    parser.add_argument("--hops", type=int, default=0, help="number of rounds of single requests, and nothing else")
     given = parser.parse_args()
     options = ["--concurrency", given.concurrency, "--repetitions", str(given.repetitions)]
     options += ["--output-tokens", str(given.output_tokens)]
@@ -121,6 +158,9 @@ def main() -> None:
         served(Path(name), ("serve",), given.model, given.replicas) as (one, _),
         served(Path(name), ("cluster", "serve"), given.model, given.replicas) as (many, pid),
     ):
+        if given.hops:
+            hops({"one": one, "cluster": many}, given.hops)
+            return
         before = [cpu_s(pid, part) for part in (":front", "haproxy")]
         results = measured([one, many], options, Path(name, "results.json"))
         spent = [cpu_s(pid, part) - old for part, old in zip((":front", "haproxy"), before, strict=True)]

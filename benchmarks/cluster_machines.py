@@ -29,6 +29,8 @@ class Machine:
     """Of a step with one running answer."""
     step_per_answer_s: float = 0.002
     """What each further one adds."""
+    request_s: float = 0.0
+    """What each new request adds to the step in which its prompt ends, besides the tokens."""
     chunk_tokens: int = 128
     """Of prompts, in one step."""
     cache_tokens: int = 60_000
@@ -60,6 +62,7 @@ class Replica:
     """Steps, a queue, and a cache."""
 
     machine: Machine
+    number: int = 0
     waiting: deque[Request] = field(default_factory=deque[Request])
     running: list[Request] = field(default_factory=list[Request])
     cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
@@ -79,6 +82,11 @@ class Replica:
         """The fronts have not been told everything."""
         return bool(not self.num_said or self._came or self._went)
 
+    def lacks(self, beginning: Beginning) -> int:
+        """Tokens of a prompt that it would have to compute now."""
+        count = next((n for n, key in enumerate(beginning.keys) if key not in self.cache), len(beginning.keys))
+        return beginning.num_tokens - min(count * BLOCK_TOKENS, beginning.num_tokens - 1)
+
     def begin_step(self) -> float:
         """Admits the requests for which there is room, and returns how long the step takes."""
         while self.waiting and len(self.running) < self.machine.parallel:
@@ -95,7 +103,8 @@ class Replica:
         step_s = sum(self._chunks.values()) / self.machine.prompt_tokens_per_s
         if num_rows:
             step_s += self.machine.step_s + self.machine.step_per_answer_s * (num_rows - 1)
-        return step_s
+        num_new = sum(request.prompt_left == chunk for request, chunk in self._chunks.items())
+        return step_s + self.machine.request_s * num_new
 
     def end_step(self) -> list[Request]:
         """Ends a step. Returns the requests with a new token: running answers, and prompts that the step has ended."""

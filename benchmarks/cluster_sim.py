@@ -30,6 +30,10 @@ _HEAR = ("stoker", "by sent text")
 _HEARS_S = 0.01
 _BEAT_S = 1.0
 _USUAL_ANSWER = 256
+_PAUSE_S = (5.0, 30.0)
+"""Time between two requests of a conversation: bounds of an even distribution."""
+REQUEST_EVERY_S = sum(_PAUSE_S) / 2
+"""The mean time between two requests of an agent."""
 
 
 def _accepted(beginning: Beginning) -> Accepted:
@@ -38,7 +42,7 @@ def _accepted(beginning: Beginning) -> Accepted:
 
 
 class Front:
-    """Knows what it has sent itself, and what others had open at the last beat."""
+    """Knows what it has sent itself, and what others have open, as the replicas said last."""
 
     def __init__(self, policy: str, num_replicas: int, seed: int, clock: Callable[[], float]) -> None:
         self._policy = policy
@@ -46,7 +50,9 @@ class Front:
         self._prefixes = CachedPrefixes(clock)
         self._open: list[set[Request]] = [set() for _ in range(num_replicas)]
         self._num_sent = [0] * num_replicas
-        self.others = [0] * num_replicas
+        self.others = [(0, 0)] * num_replicas
+        """Requests of other fronts at each replica, and the tokens that they still cost."""
+        self._ranks = [self._random.random() for _ in range(num_replicas)]
         self._turn = self._random.randrange(num_replicas)
         self._busy_until = 0.0
 
@@ -54,10 +60,6 @@ class Front:
         """Spends CPU time after all that came before; returns when that is done."""
         self._busy_until = max(now, self._busy_until) + cpu_s
         return self._busy_until
-
-    def num_open(self, replica: int) -> int:
-        """Requests of this front that have not ended there."""
-        return len(self._open[replica])
 
     def place(self, request: Request, machine: Machine) -> int:
         """Where it goes, by the policy."""
@@ -80,12 +82,10 @@ class Front:
         if self._policy in _HEAR:
             self._prefixes.note_heard(request.replica, request.beginning)
             self._learn(request)
-            self.others[request.replica] += 1
 
-    def hear_end(self, request: Request) -> None:
-        """Another front's request has ended."""
-        if self._policy in _HEAR:
-            self.others[request.replica] = max(0, self.others[request.replica] - 1)
+    def hear_loads(self, replica: int, others: tuple[int, int]) -> None:
+        """A replica says what other fronts have open there."""
+        self.others[replica] = others
 
     def take(self, replica: int, said: BlocksHeld) -> None:
         """A replica says what it holds."""
@@ -107,12 +107,13 @@ class Front:
         candidates = [
             Candidate(
                 number=number,
-                work=sum(map(_work, mine)) + _USUAL_ANSWER * self.others[number],
+                work=sum(map(work_of, mine)) + self.others[number][1],
                 matched=matched(number) if knows else 0,
-                num_open=len(mine) + self.others[number],
+                num_open=len(mine) + self.others[number][0],
                 parallel=machine.parallel,
                 max_open=machine.parallel + 256,
                 num_sent=self._num_sent[number],
+                rank=self._ranks[number],
             )
             for number, mine in enumerate(self._open)
         ]
@@ -121,7 +122,8 @@ class Front:
         return chosen
 
 
-def _work(request: Request) -> int:
+def work_of(request: Request) -> int:
+    """Tokens that a request still costs its replica, as a front reckons."""
     return request.prompt_left + min(request.answer_left, _USUAL_ANSWER)
 
 
@@ -164,12 +166,12 @@ class _Simulation:
     def __init__(
         self, requests: Sequence[Request], policy: str, num_replicas: int, num_fronts: int, machine: Machine
     ) -> None:
-        self.replicas = [Replica(machine) for _ in range(num_replicas)]
+        self.replicas = [Replica(machine, number) for number in range(num_replicas)]
         self._machine = machine
         self._requests = requests
         self._num_left = len(requests)
         self._now = 0.0
-        self._says = policy == "stoker"
+        self._says, self._hears = policy == "stoker", policy in _HEAR
         self._fronts = [Front(policy, num_replicas, seed, lambda: self._now) for seed in range(num_fronts)]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._num_events = 0
@@ -193,8 +195,10 @@ class _Simulation:
         request.prompt_left, request.answer_left = request.beginning.num_tokens, request.answer_tokens
         request.replica = self._fronts[request.front].place(request, self._machine)
         replica = self.replicas[request.replica]
+        request.prompt_left = replica.lacks(request.beginning)
         replica.waiting.append(request)
         self._at(now + _HEARS_S, partial(self._hear, request))
+        self._note_change(request.replica, now)
         self._fronts[request.front].pass_on(self._machine.front_s_per_request, now)
         self._step(replica, now)
 
@@ -203,10 +207,23 @@ class _Simulation:
             if number != request.front:
                 front.hear(request)
 
-    def _hear_end(self, request: Request, _now: float) -> None:
-        for number, front in enumerate(self._fronts):
-            if number != request.front:
-                front.hear_end(request)
+    def _note_change(self, replica: int, now: float) -> None:
+        """Requests have come, got their first token, or ended: the replica tells all fronts."""
+        if self._hears:
+            self._at(now + _HEARS_S, partial(self._hear_loads, replica, self._others(replica)))
+
+    def _others(self, replica: int) -> list[tuple[int, int]]:
+        """What the other fronts have open at a replica, for each front."""
+        counts, work = Counter[int](), Counter[int]()
+        for request in (*self.replicas[replica].waiting, *self.replicas[replica].running):
+            counts[request.front] += 1
+            work[request.front] += work_of(request)
+        num_open, num_tokens = counts.total(), work.total()
+        return [(num_open - counts[front], num_tokens - work[front]) for front in range(len(self._fronts))]
+
+    def _hear_loads(self, replica: int, others: Sequence[tuple[int, int]], _now: float) -> None:
+        for front, its in zip(self._fronts, others, strict=True):
+            front.hear_loads(replica, its)
 
     def _take(self, replica: int, said: BlocksHeld, _now: float) -> None:
         for front in self._fronts:
@@ -221,6 +238,8 @@ class _Simulation:
         replica.is_stepping = False
         passing = Counter(request.front for request in replica.end_step())
         spent_s = self._machine.front_s_per_token
+        if replica.begun or replica.ended:
+            self._note_change(replica.number, now)
         arrives = {number: self._fronts[number].pass_on(count * spent_s, now) for number, count in passing.items()}
         while replica.begun:
             request = replica.begun.pop()
@@ -230,7 +249,6 @@ class _Simulation:
             request.done_s = arrives[request.front]
             self._num_left -= 1
             self._fronts[request.front].end(request)
-            self._at(now + _HEARS_S, partial(self._hear_end, request))
         self._step(replica, now)
 
     def _look(self, now: float) -> None:
@@ -241,10 +259,8 @@ class _Simulation:
             self._at(now + LOOK_S, self._look)
 
     def _beat(self, now: float) -> None:
-        for number in range(len(self.replicas)):
-            mine = [front.num_open(number) for front in self._fronts]
-            for front, own in zip(self._fronts, mine, strict=True):
-                front.others[number] = sum(mine) - own
+        for replica in self.replicas:
+            self._hear_loads(replica.number, self._others(replica.number), now)
         if self._num_left:
             self._at(now + _BEAT_S, self._beat)
 
@@ -296,7 +312,7 @@ def _turns(
         for _ in range(answer // BLOCK_TOKENS):
             keys.append(b"%d %d" % (conversation, len(keys)))
         yield Request(now, prompt, answer, tuple(keys))
-        now += drawn.uniform(5, 30)
+        now += drawn.uniform(*_PAUSE_S)
 
 
 def main() -> None:

@@ -82,7 +82,8 @@ def section(callback: Callable[..., Any], path: str) -> Iterator[str]:
     yield from [f"## `{' '.join([path, *(str(info.metavar) for info in arguments)])}`", ""]
     yield from [" ".join((inspect.getdoc(callback) or "").split()), ""]
     yield from [f"- `{info.metavar}`: {info.help}" for info in arguments]
-    yield from [option(name, *part) for name, part in parts.items() if isinstance(part[1], OptionInfo)]
+    options = {name: part for name, part in parts.items() if isinstance(part[1], OptionInfo) and not part[1].hidden}
+    yield from [option(name, *part) for name, part in options.items()]
     yield ""
 
 

@@ -223,6 +223,9 @@ def create_runtime(
     if transcribes(engine):
         return whisper.WhisperRuntime(engine, create_transcriber(engine))
     runtime_config = runtime_config or RuntimeConfig()
+    if replicas is not None and replicas.min_replicas == 0:
+        message = "--replicas 0-MAX is for clusters (`stoker cluster serve`); --keep-alive unloads an idle model here"
+        raise ConfigError(message, key="replicas")
     if runtime_config.runtime == "vllm" and replicas is not None and replicas.max_replicas > 1:
         advice = 'use --vllm-args "--data-parallel-size N"'
         raise ConfigError(f"--replicas is not available with --runtime vllm; {advice}", key="replicas")

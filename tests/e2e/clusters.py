@@ -143,10 +143,10 @@ class LongAnswer:
         self.end()
 
 
-def ask(url: str, prompt: str, max_tokens: int = 8, **more: Any) -> httpx.Response:
+def ask(url: str, prompt: str, max_tokens: int = 8, wait_s: float = WAIT_S, **more: Any) -> httpx.Response:
     """A completion."""
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
-    return httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=WAIT_S)
+    return httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=wait_s)
 
 
 def replicas(url: str) -> list[dict[str, Any]]:

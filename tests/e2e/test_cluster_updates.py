@@ -21,6 +21,7 @@ from tests.e2e.clusters import (
     READABLE,
     WAIT_S,
     LongAnswer,
+    actors,
     ask,
     cluster,
     needs_ray,
@@ -131,6 +132,30 @@ def test_update_loses_no_request_and_a_long_answer_survives(head: Head, script: 
         assert answer.end() == "data: [DONE]"
         until(lambda: head.is_settled)
         assert get(f"{head.url}/props")["total_slots"] == 6
+
+
+def test_idle_model_has_no_replica_and_a_request_starts_one(script: Path, tmp_path: Path) -> None:
+    arguments = ["scripted", "--script", str(script), "--replicas", "0-2", "--threads", "1", "--parallel", "2"]
+    environ = {"STOKER_SCALE_HOLD_S": "1", "STOKER_SCALE_COOLDOWN_S": "1"}
+    with cluster(*arguments, log=tmp_path / "log", **environ) as server:
+
+        def state() -> str:
+            (model,) = get(f"{server.url}/health")["models"]
+            return model["state"]
+
+        for _ in range(2):
+            until(lambda: state() == "idle")
+            until(lambda: not actors(server, "engine"))
+            assert httpx.get(f"{server.url}/health", trust_env=False, timeout=WAIT_S).status_code == 200
+            assert get(f"{server.url}/v1/models")["data"][0]["id"] == "scripted"
+            assert 'stoker_model_ready{model="scripted"} 1' in httpx.get(f"{server.url}/metrics", trust_env=False).text
+            reply = ask(server.url, "short", wait_s=PATIENCE_S)
+            assert reply.json()["choices"][0]["text"] == "short"
+            assert state() == "ready"
+        requests = [LongAnswer(server.url) for _ in range(3)]
+        until(lambda: num_ready(server.url) == 2)
+        for request in requests:
+            request.leave()
 
 
 def test_number_of_replicas_follows_the_load(script: Path, tmp_path: Path) -> None:

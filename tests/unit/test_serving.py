@@ -367,6 +367,8 @@ def test_one_engine_or_several_replicas(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.messages == ["3 replicas of one thread each are more than there are cores: they slow each other down"]
     with pytest.raises(ConfigError, match="use --kv-tokens 1024, or fewer replicas"):
         make(2, threads=2, ctx_size=512, kv_tokens=600)
+    with pytest.raises(ConfigError, match="stoker cluster serve"):
+        make("0-2")
 
 
 def test_llama_server_is_told_what_the_plan_says_of_keys_and_values(

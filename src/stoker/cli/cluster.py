@@ -26,6 +26,7 @@ from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.serve_log import say_ready
 from stoker.cli.server_client import ApiKey, ServerClient, Url
 from stoker.cli.table import AsJson, print_rows
+from stoker.cluster.refused import REFUSED
 
 cluster = typer.Typer(no_args_is_help=True, help="Serve models on several machines, with Ray.", epilog=EXIT_CODES)
 
@@ -77,7 +78,7 @@ KVEvents = Annotated[
 
 
 @cluster.command(cls=Command, epilog=EXIT_CODES)
-@shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
+@shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING, hidden=REFUSED)
 def serve(
     flags: Flags,
     models: Models = None,
@@ -112,7 +113,7 @@ def serve(
 
 
 @cluster.command(cls=Command, epilog=EXIT_CODES)
-@shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
+@shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING, hidden=REFUSED)
 def config(
     flags: Flags, models: Models = None, fronts: Fronts = 1, kv_dir: KVDir = "", kv_events: KVEvents = False
 ) -> None:
@@ -132,10 +133,14 @@ def config(
 def status(flags: Flags, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List the replicas of a running cluster. The list shows nodes, requests, and cache hits."""
     health = ServerClient(url, api_key).get("/health")
-    rows = [
-        _row(str(model["id"]), replica) for model in health.get("models", []) for replica in model.get("replicas", [])
-    ]
+    rows = [_row(str(model["id"]), replica) for model in health.get("models", []) for replica in _replicas(model)]
     print_rows(_COLUMNS, rows, is_json=as_json)
+
+
+def _replicas(model: dict[str, Any]) -> list[dict[str, Any]]:
+    """The replicas of a model; one that has none at present has a row with its state."""
+    found: list[dict[str, Any]] = model.get("replicas") or [{**model, "id": None}]
+    return found
 
 
 def _row(model: str, replica: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "stoker serve smollm2 --port 8000",
         "stoker serve --models-dir ~/models --keep-alive 10m",
     ),
+    "cluster serve": (
+        "stoker cluster serve smollm2 --replicas 2 --threads 1",
+        "stoker cluster serve smollm2 --replicas 0-4 --address auto --kv-type f16 --api-key-file keys",
+        "stoker cluster serve smollm2 --fronts 2 --kv-dir /shared/kv",
+    ),
     "pull": ("stoker pull qwen3:4b", "stoker pull ORG/REPO:Q8_0"),
     "models": ("stoker models", "stoker models --all"),
     "list": ("stoker list", "stoker list --url http://127.0.0.1:8080 --json"),
@@ -205,7 +210,7 @@ class Command(TyperCommand):
 
     def _hint(self, ctx: Any, args: list[str]) -> str | None:
         """What to use instead of the first option that another program has, if this command has its like."""
-        parameters: list[Any] = self.get_params(ctx)
+        parameters = _parameters(self, ctx)
         names = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
         arguments = " ".join(
             str(parameter.metavar) for parameter in parameters if not parameter.opts[0].startswith("-")
@@ -250,7 +255,9 @@ class Command(TyperCommand):
 
 
 def _parameters(command: TyperCommand, ctx: Any) -> list[Any]:
-    return cast("list[Any]", command.get_params(ctx))
+    """The parameters that the command takes; options that it only refuses are hidden."""
+    every = cast("list[Any]", command.get_params(ctx))
+    return [parameter for parameter in every if not getattr(parameter, "hidden", False)]
 
 
 def _is_common(parameter: Any) -> bool:

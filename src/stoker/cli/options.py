@@ -6,11 +6,12 @@ No option has a default here, and no setting is read.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeAlias, cast, get_args
 
 import typer
 
@@ -313,15 +314,16 @@ def check_cache_dir(folder: str) -> None:
 
 
 def shared_options(
-    *groups: OptionGroup, is_configured: bool = True
+    *groups: OptionGroup, is_configured: bool = True, hidden: Collection[str] = ()
 ) -> Callable[[Callable[Concatenate[Flags, P], None]], Callable[P, None]]:
     """Adds the options of these groups, and the general ones, to a command whose first parameter takes the `Flags`.
 
     Args:
         is_configured: some of them are settings, so the command takes a config file.
+        hidden: options that the command refuses with a reason; its help leaves them out.
     """
     every = (*groups, FILE, _GENERAL) if groups and is_configured else (*groups, _GENERAL)
-    shared = {name: hint for group in every for name, hint in group.items()}
+    shared = {name: _hidden(hint) if name in hidden else hint for group in every for name, hint in group.items()}
 
     def decorate(command: Callable[Concatenate[Flags, P], None]) -> Callable[P, None]:
         @wraps(command)
@@ -335,6 +337,13 @@ def shared_options(
         return run
 
     return decorate
+
+
+def _hidden(hint: Any) -> Any:
+    kind, info = get_args(hint)
+    info = copy(info)
+    info.hidden = True
+    return Annotated[kind, info]
 
 
 def _parameter(name: str, hint: Any) -> inspect.Parameter:

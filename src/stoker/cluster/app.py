@@ -77,7 +77,7 @@ def _autoscaling(spec: EngineSpec) -> AutoscalingConfig:
     replicas = spec.cluster.load().replicas
     return AutoscalingConfig(
         min_replicas=replicas.min_replicas,
-        initial_replicas=replicas.min_replicas,
+        initial_replicas=max(1, replicas.min_replicas),  # fronts ask it what the model is
         max_replicas=replicas.max_replicas,
         upscale_delay_s=replicas.scale_hold_s,
         downscale_delay_s=replicas.scale_cooldown_s,

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from stoker.cluster.refused import REFUSED
 from stoker.config import Config, load_config, setting_types
 from stoker.errors import ConfigError
 from stoker.runtime.served import short_name
@@ -28,6 +30,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_S),
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+    "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "1",
@@ -37,18 +40,6 @@ _SECRETS = ("api_key", "admin_key")
 _MAX_FRONTS = 64
 _PORT = 8000
 """Port of a deployed application, as Ray Serve has it."""
-_REFUSED: Mapping[str, str] = {
-    "models_dir": "a cluster serves the models that are named: each has replicas of its own",
-    "unix_socket": "a cluster is reached over the network",
-    "root_path": "give the prefix to what stands before the cluster",
-    "slot_save_path": "a slot belongs to one replica; keep KV in a folder that all nodes see (--kv-dir)",
-    "tls_certificate": "Ray's entrance speaks plain HTTP: end TLS before it, or between it and the world",
-    "tls_key": "Ray's entrance speaks plain HTTP: end TLS before it, or between it and the world",
-    "pin": "models of a cluster always stay loaded",
-    "keep_alive": "models of a cluster always stay loaded",
-    "models_max": "models of a cluster always stay loaded",
-}
-"""Settings of one server that mean nothing here, and why."""
 _OF_FRONTS = frozenset({"alias", "api_key", "admin_key", "replicas", "pin", "keep_alive"})
 """Settings that replicas do not need."""
 
@@ -74,8 +65,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         if not 1 <= self.fronts <= _MAX_FRONTS:
             raise ConfigError(f"`fronts` must be between 1 and {_MAX_FRONTS}, not {self.fronts}", key="fronts")
-        for key, reason in _REFUSED.items():
-            if self.settings.get(key):
+        for key, reason in REFUSED.items():
+            if key in self.settings and _plain(self.settings[key]) != _defaults()[key]:
                 raise ConfigError(f"`{key}` is not available in a cluster: {reason}", key=key)
 
     @classmethod
@@ -197,6 +188,16 @@ class EngineSpec:
         """
         config = self.config()
         return create_replica(config, [] if self.model in (config.registry.models or {}) else [self.model])
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    """The value of each setting that is not given, in the form in which it is sent."""
+    return {each.key: _plain(msgspec.to_builtins(each.value)) for each in _loaded({}).settings}
+
+
+def _plain(value: Any) -> Any:
+    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
 
 
 def _loaded(settings: Mapping[str, Any]) -> Config:

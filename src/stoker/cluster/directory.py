@@ -5,7 +5,7 @@ It lies in a module of its own because Ray sends the class of a router by value:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 
 class Directory:
@@ -15,6 +15,8 @@ class Directory:
         self._present: dict[str, frozenset[str]] = {}
         self._connected: dict[str, int] = {}
         """Number of open connections by replica."""
+        self._on_release: dict[str, Callable[[], object]] = {}
+        """By deployment."""
 
     def note(self, deployment: str, replica_ids: Collection[str]) -> None:
         """Notes which replicas of a deployment run now."""
@@ -29,6 +31,13 @@ class Directory:
         """Running replicas of each deployment."""
         return {deployment: len(ids) for deployment, ids in self._present.items()}
 
+    def listen(self, deployment: str, on_release: Callable[[], object]) -> None:
+        """Calls `on_release` when the last connection to any replica is closed. Only the newest of a deployment counts.
+
+        A router says so: there is one for each deployment.
+        """
+        self._on_release[deployment] = on_release
+
     def hold(self, replica_id: str) -> None:
         """Whether there is a connection to the replica: it can then get messages even if it gets no new requests."""
         self._connected[replica_id] = self._connected.get(replica_id, 0) + 1
@@ -38,6 +47,8 @@ class Directory:
         self._connected[replica_id] -= 1
         if not self._connected[replica_id]:
             del self._connected[replica_id]
+            for on_release in list(self._on_release.values()):
+                on_release()
 
     def is_held(self, replica_id: str) -> bool:
         """A connection to it is open."""

@@ -61,13 +61,18 @@ class Engine:
 
     async def tell(self, session_id: str, orders: bytes, to: str) -> bool:
         """Orders of a front. False: it is not connected (any more)."""
-        try:
-            async with asyncio.timeout(_UNKNOWN_S), self._has_sessions:
-                await self._has_sessions.wait_for(lambda: session_id in self._sessions)
-        except TimeoutError:
+        if session_id not in self._sessions and not await self._connects(session_id):
             return False
         self._sessions[session_id].obey(decode_orders(orders))
         return True
+
+    async def _connects(self, session_id: str) -> bool:
+        """Waits for a session whose connection is still on its way."""
+        try:
+            async with asyncio.timeout(_UNKNOWN_S), self._has_sessions:
+                return await self._has_sessions.wait_for(lambda: session_id in self._sessions)
+        except TimeoutError:
+            return False
 
     def _others(self, session_id: str) -> list[Session]:
         return [session for name, session in self._sessions.items() if name != session_id]

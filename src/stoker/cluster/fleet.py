@@ -7,20 +7,23 @@
                  └────────────────────┴─────────────────────────────────────────────────────┘
 ```
 
-A lost replica that is still present is connected again. The number of replicas and their nodes are decided elsewhere.
+A lost replica that is still present is connected again. The number of replicas and their nodes are decided elsewhere:
+where there may be none, a request of an idle model has the cluster asked for one, and waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from random import random
 
 from stoker.cluster.messages import Heard
 from stoker.cluster.remote import RemoteEngine
 from stoker.engine.cards import is_same_model
 from stoker.engine.question_messages import BlocksHeld
-from stoker.errors import ModelNotLoaded, StokerError
+from stoker.errors import ModelNotLoaded, Overloaded, StokerError
 from stoker.runtime.cached_prefixes import CachedPrefixes
 from stoker.runtime.replica import Phase, Replica
 from stoker.runtime.replica_set import ReplicaSet
@@ -29,6 +32,19 @@ from stoker.runtime.routing import Beginning
 logger = logging.getLogger(__name__)
 
 CHECK_S = 0.5
+_RETRY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """What happens to requests of a model without a replica."""
+
+    wake: Callable[[], Awaitable[None]]
+    """Asks the cluster for a replica. Returns when there is one, or earlier; may be cancelled."""
+    wait_s: float
+    """Maximum time for which a request waits for a replica."""
+    max_waiting: int
+    """Maximum number of requests that wait."""
 
 
 class ClusterFleet:
@@ -38,6 +54,7 @@ class ClusterFleet:
         present: the ids of the replicas that are there now.
         connect: makes the runtime of one, not started.
         start_s: how long `start` waits for the first one.
+        idle: if the cluster may have no replica of an idle model.
     """
 
     def __init__(
@@ -45,18 +62,24 @@ class ClusterFleet:
         present: Callable[[], Collection[str]],
         connect: Callable[[str], RemoteEngine],
         start_s: float = 900.0,
+        idle: Idle | None = None,
     ) -> None:
-        self.members = ReplicaSet(may_refill=True)
+        self.members = ReplicaSet(may_refill=True, may_be_idle=idle is not None)
         self.prefixes = CachedPrefixes()
         self._present = present
         self._connect = connect
         self._start_s = start_s
+        self._idle = idle
+        self._waking: asyncio.Task[None] | None = None
+        self._num_waiting = 0
+        """Requests that wait for a replica of an idle model."""
         self._ids: dict[Replica, str] = {}
         self._connecting: set[asyncio.Task[None]] = set()
         self._others: set[str] = set()
         """Replicas that serve another model."""
         self._on_checked: Callable[[], None] = lambda: None
-        self._is_serving = asyncio.Event()
+        self._serves = asyncio.Event()
+        """Set while a replica gets requests."""
         self._checking: asyncio.Task[None] | None = None
 
     def listen(self, on_checked: Callable[[], None]) -> None:
@@ -72,10 +95,35 @@ class ClusterFleet:
         self._checking = asyncio.create_task(self._keep_checking(), name="stoker-cluster-fleet")
         try:
             async with asyncio.timeout(self._start_s):
-                await self._is_serving.wait()
+                await self._serves.wait()
         except TimeoutError:
             await self.close()
             raise ModelNotLoaded(f"no replica of the model answered within {self._start_s:g} s") from None
+
+    async def wake(self, limit_s: float | None = None) -> None:
+        """See `Fleet`."""
+        idle = self._idle
+        if idle is None or not self.members.is_idle:
+            return
+        if self._num_waiting >= idle.max_waiting:
+            message = f"{idle.max_waiting} requests wait for a replica of the model already"
+            raise Overloaded(message, retry_after_s=_RETRY_S)
+        wait_s = idle.wait_s if limit_s is None else min(limit_s, idle.wait_s)
+        self._num_waiting += 1
+        if self._waking is None:
+            self._waking = asyncio.create_task(self._keep_waking(idle), name="stoker-cluster-wake")
+        try:
+            async with asyncio.timeout(wait_s):
+                while self.members.is_idle:
+                    await self._serves.wait()
+        except TimeoutError:
+            message = f"no replica of the model was started within {wait_s:g} s"
+            raise ModelNotLoaded(message, retry_after_s=_RETRY_S) from None
+        finally:
+            self._num_waiting -= 1
+            if not self._num_waiting:
+                self._waking.cancel()
+                self._waking = None
 
     def check(self) -> None:
         """Connects to new replicas, and drops those that have left."""
@@ -85,12 +133,14 @@ class ClusterFleet:
             self._look_at(replica, present)
         for replica_id in sorted(self._unconnected(present)):
             self._add(replica_id)
+        self._note_serving()
         self._on_checked()
 
     async def close(self) -> None:
         """Disconnects from all. Calling it twice is allowed."""
         self.members.mark_closed()
-        tasks = [task for task in (self._checking, *self._connecting) if task is not None]
+        self._serves.set()  # who waits for a replica hears that there will be none
+        tasks = [task for task in (self._checking, self._waking, *self._connecting) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -121,7 +171,7 @@ class ClusterFleet:
 
     def _add(self, replica_id: str) -> None:
         runtime = self._connect(replica_id)
-        replica = Replica(self.members.free_number, runtime)
+        replica = Replica(self.members.free_number, runtime, rank=random())
         runtime.listen(_Prefixes(self.prefixes, replica.number))
         self.members.add(replica)
         self._ids[replica] = replica_id
@@ -142,13 +192,26 @@ class ClusterFleet:
             self._let_go(replica)
             return
         self.members.serve(replica)
-        self._is_serving.set()
+        self._note_serving()
         self._on_checked()
+
+    def _note_serving(self) -> None:
+        if any(replica.phase is Phase.SERVING for replica in self.members.replicas):
+            self._serves.set()
+        else:
+            self._serves.clear()
 
     def _let_go(self, replica: Replica) -> None:
         if self._ids.pop(replica, None) is not None and replica in self.members:
             self.prefixes.drop(replica.number)
             self.members.remove(replica)
+
+    async def _keep_waking(self, idle: Idle) -> None:
+        """Asks for a replica until it is there. A call may end early: it met a replica that is about to leave."""
+        while True:
+            if not self._present():
+                await idle.wake()
+            await asyncio.sleep(CHECK_S)
 
     async def _keep_checking(self) -> None:
         while True:

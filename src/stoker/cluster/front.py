@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.cluster.actor_log import log_to_stderr
 from stoker.cluster.config import ClusterConfig, EngineSpec
 from stoker.cluster.directory import DIRECTORY
-from stoker.cluster.fleet import ClusterFleet
+from stoker.cluster.fleet import ClusterFleet, Idle
 from stoker.cluster.front_counts import FrontCounts
 from stoker.cluster.remote import RemoteEngine
 from stoker.cluster.serve_link import BROKEN, ServeLink, watch
@@ -90,9 +90,13 @@ def _runtime(spec: EngineSpec, handle: Any, volatile: VolatileHeaders) -> Replic
     def connect(replica_id: str) -> RemoteEngine:
         return RemoteEngine(ServeLink(handle, replica_id), volatile)
 
-    fleet = ClusterFleet(lambda: DIRECTORY.present(spec.deployment), connect)
-    restart_wait_s = spec.cluster.load().supervision.restart_wait_s
-    return ReplicatedRuntime(fleet, restart_wait_s=restart_wait_s)
+    config = spec.cluster.load()
+    idle = None
+    if config.replicas.min_replicas == 0:
+        wait = config.registry
+        idle = Idle(wake=partial(watch, handle), wait_s=wait.load_wait_s, max_waiting=wait.max_load_queue)
+    fleet = ClusterFleet(lambda: DIRECTORY.present(spec.deployment), connect, idle=idle)
+    return ReplicatedRuntime(fleet, restart_wait_s=config.supervision.restart_wait_s)
 
 
 _READY_S = 300.0

@@ -37,6 +37,8 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats | None = None
     num_others: int = 0
     """Number of requests that other fronts have open at the replica."""
+    others_tokens: int = 0
+    """Tokens that these requests still cost the replica, roughly."""
 
 
 class Heard(msgspec.Struct, frozen=True, tag=True):

@@ -144,6 +144,7 @@ class RemoteEngine:
             node=self.node,
             kv_events=self._kv_events,
             num_others=beat.num_others,
+            others_tokens=beat.others_tokens,
         )
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:

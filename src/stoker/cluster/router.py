@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
@@ -24,7 +25,20 @@ class DirectedRouter(RequestRouter):
             if replica_id not in present and directory.DIRECTORY.is_held(replica_id.unique_id)
         ]
         super().update_replicas([*replicas, *kept])
-        directory.DIRECTORY.note(self._deployment_id.name, [replica_id.unique_id for replica_id in present])
+        name, loop = self._deployment_id.name, asyncio.get_running_loop()
+        directory.DIRECTORY.note(name, [replica_id.unique_id for replica_id in present])
+        directory.DIRECTORY.listen(name, lambda: loop.call_soon_threadsafe(self._let_go))
+
+    def _let_go(self) -> None:
+        """Drops replicas that were kept for a connection. With none left, calls wait, and Serve starts a replica."""
+        present = directory.DIRECTORY.present(self._deployment_id.name)
+        left = [
+            replica
+            for replica_id, replica in self.curr_replicas.items()
+            if replica_id.unique_id in present or directory.DIRECTORY.is_held(replica_id.unique_id)
+        ]
+        if len(left) < len(self.curr_replicas):
+            super().update_replicas(left)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

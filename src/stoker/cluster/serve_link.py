@@ -32,6 +32,7 @@ class ServeLink:
 
     def __init__(self, handle: Any, replica_id: str) -> None:
         self._handle = handle
+        self._tell = handle.tell  # each look at an attribute of a handle makes another handle
         self._replica_id = replica_id
         self._session = uuid.uuid4().hex
 
@@ -53,7 +54,7 @@ class ServeLink:
     async def tell(self, orders: list[Order]) -> None:
         """See `Link`."""
         try:
-            is_known = await self._handle.tell.remote(self._session, encode(orders), to=self._replica_id)
+            is_known = await self._tell.remote(self._session, encode(orders), to=self._replica_id)
         except BROKEN as error:
             raise LinkBroken(_reason(error)) from error
         if not is_known:
@@ -61,10 +62,15 @@ class ServeLink:
 
 
 async def watch(handle: Any) -> None:
-    """Has the handle learn which replicas there are, from now on. Returns when there is one."""
+    """Has the handle learn which replicas there are, from now on. Returns when there is one.
+
+    Serve starts a replica for it if it has scaled to none: the call waits in the handle, and is counted there.
+    """
+    response = handle.connect.remote("", to="")
     try:
-        await handle.connect.remote("", to="")
+        await response
     except asyncio.CancelledError:
+        response.cancel()
         raise
     except BROKEN as error:
         logger.info("the router is there: %s", _reason(error))

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
+from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.engine.blocks_held import StoredBlocks
 from stoker.engine.health import Health
-from stoker.engine.protocol import Abort, Accepted, Failed, Pause, Resume, Submit
+from stoker.engine.protocol import Abort, Accepted, Failed, Output, Pause, Resume, Submit
 from stoker.engine.question_messages import (
     BlocksHeld,
     ChangeAdapters,
@@ -30,7 +31,9 @@ from stoker.engine.question_messages import (
 from stoker.errors import StokerError, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.runtime.block_follower import BlockFollower
+from stoker.runtime.replica import Work
 from stoker.runtime.replica_request import beginning_of_submit
+from stoker.runtime.routing import Beginning, size_of
 
 BEAT_S = 1.0
 """Time between two signs of life of a replica."""
@@ -67,6 +70,8 @@ class Session:
         self._reports: list[Report] = [Hello(runtime.card, node, kv_events)]
         self._has_news = asyncio.Event()
         self._work: dict[str, asyncio.Task[None]] = {}
+        self._costs: dict[str, Work] = {}
+        """What each request still costs the replica."""
         self._resumed: dict[str, asyncio.Event] = {}
         """For each request: an event that is set while the request is not paused."""
         self._is_closed = False
@@ -78,6 +83,11 @@ class Session:
     def num_open(self) -> int:
         """Requests and questions that have not ended."""
         return len(self._work)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that its requests still cost the replica, roughly."""
+        return sum(cost.num_tokens for cost in self._costs.values())
 
     def obey(self, orders: list[Order]) -> None:
         """Carries out the front's orders, one after another, without waiting. An empty list is a sign of life."""
@@ -105,7 +115,7 @@ class Session:
         self._tell(heard)
 
     def note_others(self) -> None:
-        """Tells the front how many requests others have open here: it has changed. Fronts would else choose alike."""
+        """Tells the front what others have open here: it has changed. Fronts would else choose alike."""
         self._is_beat_due = True
         self._has_news.set()
 
@@ -186,19 +196,34 @@ class Session:
         """Args: `before` is an aborted request with the same id; the new one waits for its end."""
         if before is not None:
             await asyncio.wait([before])
+        self._costs[submit.request_id] = Work.of(submit, Beginning((), size_of(submit.prompt)), 0)
         resumed = self._resumed[submit.request_id] = asyncio.Event()
         resumed.set()
         try:
             async with aclosing(self._runtime.generate(submit)) as events:
                 async for event in events:
-                    if isinstance(event, Accepted):
-                        self._spread_word(submit, event)
+                    self._note_progress(submit, event)
                     self._tell(event)
                     await resumed.wait()  # the engine pauses it when its own inbox is full
         except StokerError as error:
             self._tell(Failed.of(submit.request_id, error))
         finally:
-            del self._resumed[submit.request_id]
+            del self._resumed[submit.request_id], self._costs[submit.request_id]
+
+    def _note_progress(self, submit: Submit, event: Accepted | Output) -> None:
+        """What the request still costs. Other fronts hear when it is accepted, and when its prompt is computed."""
+        cost = self._costs[submit.request_id]
+        if isinstance(event, Accepted):
+            num_cached = 0 if self._blocks is None else self._blocks.held.num_leading(event.blocks) * BLOCK_ENTRIES
+            matched = min(num_cached, event.prompt_tokens - 1)
+            self._costs[submit.request_id] = Work.of(submit, Beginning((), event.prompt_tokens), matched)
+            self._spread_word(submit, event)
+            self._note_change()
+            return
+        had_begun = cost.has_begun
+        cost.note(event)
+        if cost.has_begun and not had_begun:
+            self._note_change()
 
     async def _answer(self, question: Question[Any]) -> None:
         try:
@@ -214,7 +239,9 @@ class Session:
 
     def _beat(self) -> None:
         self._is_beat_due = False
-        self._tell(beat_of(self._runtime.health(), sum(other.num_open for other in self._others())))
+        others = list(self._others())
+        num_open, num_tokens = sum(other.num_open for other in others), sum(other.num_tokens for other in others)
+        self._tell(beat_of(self._runtime.health(), num_open, num_tokens))
 
     async def _keep_beating(self) -> None:
         while self._num_unheard * BEAT_S < PATIENCE_S:
@@ -225,9 +252,9 @@ class Session:
         self._has_news.set()
 
 
-def beat_of(health: Health, num_others: int) -> Beat:
-    """The health of a runtime, as a message to one front."""
-    return Beat(health.state, health.num_restarts, health.last_error, health.heartbeat, num_others)
+def beat_of(health: Health, num_others: int, others_tokens: int) -> Beat:
+    """The health of a runtime, as a message to one front, with what other fronts have open there."""
+    return Beat(health.state, health.num_restarts, health.last_error, health.heartbeat, num_others, others_tokens)
 
 
 def _check_possible(question: Question[Any]) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from stoker.engine.stats import EngineStats
 from stoker.media.load import EncoderLoad, TranscriberLoad
 
+IDLE = "idle"
+"""State of a model without an engine that is started by the next request. Such a model is ready."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
@@ -15,7 +18,8 @@ class Health:
 
     is_ready: bool
     state: str
-    """One word for people and probes: `starting`, `ready`, `restarting`, `stalled`, `failed`, `closed`."""
+    """One word for people and probes: `starting`, `ready`, `restarting`, `stalled`, `failed`, `closed`; `idle` = no
+    engine runs, and a request starts one."""
     num_restarts: int = 0
     last_error: str | None = None
     """Why the process before this one ended, or why there is none."""
@@ -29,6 +33,8 @@ class Health:
     """Endpoint at which the engine publishes which blocks of KV it holds; empty = none."""
     num_others: int = 0
     """Requests on that machine sent by other clients, as far as is known."""
+    others_tokens: int = 0
+    """Tokens that these requests still cost, roughly."""
     replicas: Mapping[int, Health] = field(default_factory=dict[int, "Health"])
     """Health of each engine by its number, for a model with several engines."""
     encoder: EncoderLoad | None = None

@@ -75,6 +75,9 @@ class LocalFleet:
         self._checking = asyncio.create_task(self._keep_checking(), name="stoker-replicas")
         self._checking.add_done_callback(_note_fault)
 
+    async def wake(self, limit_s: float | None = None) -> None:
+        """Does nothing: there is always a replica. See `Fleet`."""
+
     def check(self) -> None:
         """Scales, and removes what has drained or failed; to be called about once a second."""
         self.members.health()  # what a process has counted so far is noted before it may die

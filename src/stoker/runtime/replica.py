@@ -53,6 +53,11 @@ class Work:
     def num_tokens(self) -> int:
         return self._prompt + self._left
 
+    @property
+    def has_begun(self) -> bool:
+        """The prompt is computed."""
+        return self._prompt == 0
+
     def note(self, event: Accepted | Output) -> None:
         """Something has come of it."""
         if isinstance(event, Accepted):
@@ -68,13 +73,15 @@ class Replica:
     Args:
         number: from 0; that of one that is gone is given again.
         runtime: not started yet.
+        rank: its order among equals, see `Candidate`.
     """
 
-    def __init__(self, number: int, runtime: Runtime) -> None:
+    def __init__(self, number: int, runtime: Runtime, rank: float = 0.0) -> None:
         self.number = number
         self.runtime = runtime
         self.phase = Phase.LOADING
         self.num_sent = 0
+        self._rank = rank
         self._work: set[Work] = set()
 
     @property
@@ -114,13 +121,14 @@ class Replica:
         beat = health.heartbeat
         return Candidate(
             number=self.number,
-            work=sum(work.num_tokens for work in self._work) + _USUAL_ANSWER * health.num_others,
+            work=sum(work.num_tokens for work in self._work) + health.others_tokens,
             matched=matched,
             num_open=self.num_open + health.num_others,
             parallel=card.parallel,
             max_open=card.parallel + card.max_queue,
             kv_usage=beat.kv_used / beat.kv_capacity if beat is not None and beat.kv_capacity else 0.0,
             num_sent=self.num_sent,
+            rank=self._rank,
         )
 
     @contextmanager

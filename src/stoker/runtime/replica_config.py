@@ -21,7 +21,8 @@ class ReplicaConfig:
     """
 
     replicas: int | str = 1
-    """Number of engine processes for the model, 1 to 64; MIN-MAX such as 1-4 = autoscaling. They share the weights."""
+    """Number of engine processes for the model, 1 to 64; MIN-MAX such as 1-4 = autoscaling. They share the weights. In
+    a cluster MIN may be 0."""
     scale_up_waiting: float = 5.0
     """One more when so many requests wait for each replica; above `scale_down_open`."""
     scale_down_open: float = 2.0
@@ -29,11 +30,11 @@ class ReplicaConfig:
     scale_hold_s: float = 20.0
     """How long either must hold, without a break, before anything is done."""
     scale_cooldown_s: float = 300.0
-    """After any change, the shortest time before a replica is given up."""
+    """After any change, the shortest time before a replica is given up; in a cluster, the time without enough work."""
 
     def __post_init__(self) -> None:
         low, high = _bounds(self.replicas)
-        if not 1 <= low <= high <= MAX_REPLICAS:
+        if not (0 <= low <= high <= MAX_REPLICAS and high >= 1):
             _refuse("replicas", f"a number from 1 to {MAX_REPLICAS}, or MIN-MAX as in 1-4, not {self.replicas!r}")
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
@@ -57,7 +58,7 @@ class ReplicaConfig:
 def _bounds(text: int | str) -> tuple[int, int]:
     found = _BOUNDS.fullmatch(str(text).strip())
     if found is None:
-        return 0, 0
+        return -1, -1
     return int(found["low"]), int(found["high"] or found["low"])
 
 

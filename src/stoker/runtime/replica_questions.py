@@ -1,7 +1,8 @@
 """Questions about a model with replicas: the type of a question says which replicas answer it. It holds no requests.
 
 ```
-any replica      Tokenize, Detokenize, Embed, and whatever is not named here: the least busy, then once another one
+any replica      Tokenize, Detokenize, Embed, and whatever is not named here: the least busy, then once another one;
+                 these start a replica where there is none
 all replicas     ListSlots, Look, EraseSlots without a slot, ListSessions, EndSession, EndReasoning, ChangeAdapters
 one of them      SaveSlot, RestoreSlot, EraseSlots of one slot: the replica that has the slot
 the one it names ReadPrefix
@@ -11,7 +12,7 @@ the one it names ReadPrefix
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,10 +58,12 @@ class ReplicaQuestions:
     Args:
         replicas: those of the model.
         adapters: their adapters.
+        wake: has a replica started where there is none, see `Fleet.wake`.
     """
 
-    def __init__(self, replicas: ReplicaSet, adapters: ReplicaAdapters) -> None:
+    def __init__(self, replicas: ReplicaSet, adapters: ReplicaAdapters, wake: Callable[[], Awaitable[None]]) -> None:
         self._replicas = replicas
+        self._wake = wake
         self._adapters = adapters
         self._slots_each: int | None = None
 
@@ -153,6 +156,7 @@ class ReplicaQuestions:
 
     async def _ask_any(self, question: Question[Any]) -> Answer:
         """Asks the replica with the least to do, and once another one if it cannot answer."""
+        await self._wake()
         replica = _least_busy(self._replicas.answering())
         try:
             return await _ask(replica, question)

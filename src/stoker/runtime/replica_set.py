@@ -12,7 +12,7 @@ import msgspec
 
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.health import Health
+from stoker.engine.health import IDLE, Health
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.replica import Phase, Replica
 from stoker.runtime.totals import Totals
@@ -28,10 +28,12 @@ class ReplicaSet:
 
     Args:
         may_refill: further replicas may come when none is left.
+        may_be_idle: there may be no replica for some time: a request has one started.
     """
 
-    def __init__(self, *, may_refill: bool = False) -> None:
+    def __init__(self, *, may_refill: bool = False, may_be_idle: bool = False) -> None:
         self._may_refill = may_refill
+        self._may_be_idle = may_be_idle
         self._totals = Totals()
         self._replicas: dict[int, Replica] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -52,6 +54,12 @@ class ReplicaSet:
     def has_hope(self) -> bool:
         """It may pay to wait for a replica that can be asked."""
         return bool(self._replicas) or (self._may_refill and not self._is_closed)
+
+    @property
+    def is_idle(self) -> bool:
+        """No replica gets requests, as is right while there are none. Some may be starting or draining."""
+        is_known = self._may_be_idle and self._first is not None and not self._is_closed
+        return is_known and not any(replica.phase is Phase.SERVING for replica in self._replicas.values())
 
     @property
     def free_number(self) -> int:
@@ -84,6 +92,8 @@ class ReplicaSet:
         if found:
             return found
         serving = [replica for replica in self.replicas if replica.phase is Phase.SERVING]
+        if self.is_idle:
+            raise ModelNotLoaded("no replica of the model runs: the next request starts one")
         if not serving:
             raise ModelNotLoaded("the model was closed" if self._is_closed else "the model is still loading")
         return [min(serving, key=lambda replica: _STATES.index(replica.runtime.health().state))]
@@ -121,11 +131,11 @@ class ReplicaSet:
         parts = [health.loaded_part for health in healths.values() if health.loaded_part is not None]
         states = {health.state for health in healths.values()}
         return Health(
-            is_ready=any(health.is_ready for health in healths.values()),
-            state=next((state for state in _STATES if state in states), "starting"),
+            is_ready=self.is_idle or any(health.is_ready for health in healths.values()),
+            state=IDLE if self.is_idle else next((state for state in _STATES if state in states), "starting"),
             num_restarts=self._num_past_restarts + sum(health.num_restarts for health in healths.values()),
             last_error=errors[0] if errors else None,
-            heartbeat=self._totals.merged(alive) if alive else None,
+            heartbeat=self._totals.merged(alive) if alive or self.is_idle else None,
             loaded_part=max(parts) if parts else None,
             replicas=healths,
             encoder=next((health.encoder for health in healths.values() if health.encoder is not None), None),

@@ -55,6 +55,18 @@ class Fleet(Protocol):
         """Returns when the model can be asked. After an error nothing is left."""
         ...
 
+    async def wake(self, limit_s: float | None = None) -> None:
+        """Has a replica started if the model is idle, and waits for it. Returns at once if the model is not idle.
+
+        Args:
+            limit_s: the time that the caller can wait; None = as long as the fleet allows.
+
+        Raises:
+            ModelNotLoaded: none came in time.
+            Overloaded: too many wait already.
+        """
+        ...
+
     def check(self) -> None:
         """Looks after the replicas now. A fleet does it by itself about once a second."""
         ...
@@ -84,7 +96,7 @@ class ReplicatedRuntime:
         self._replicas = fleet.members
         fleet.listen(self._spread)
         self._adapters = ReplicaAdapters(self._replicas)
-        self._questions = ReplicaQuestions(self._replicas, self._adapters)
+        self._questions = ReplicaQuestions(self._replicas, self._adapters, fleet.wake)
         self._restart_wait_s = restart_wait_s
         self._clock = clock
         self._prefixes = fleet.prefixes
@@ -119,6 +131,7 @@ class ReplicatedRuntime:
         request = self._admit(submit)
         try:
             while True:
+                await self._fleet.wake(self._left_s(request))
                 replica, work = self._place(request)
                 try:
                     with self._working(replica, work, request):
@@ -244,8 +257,12 @@ class ReplicatedRuntime:
         submit, wants_blocks = request.submit, self._prefixes.hears
         if request.deadline is None and not wants_blocks:
             return submit
-        left_s = None if request.deadline is None else max(0.0, request.deadline - self._clock())
+        left_s = self._left_s(request)
         return msgspec.structs.replace(submit, timeout_s=left_s, wants_blocks=wants_blocks)
+
+    def _left_s(self, request: ReplicaRequest) -> float | None:
+        """The time that the client still gives it; None = no limit."""
+        return None if request.deadline is None else max(0.0, request.deadline - self._clock())
 
     async def _await_another(self, request: ReplicaRequest, error: StokerError) -> None:
         """Returns when another replica can have it. After a crash that may be the successor of the one that had it.

@@ -51,8 +51,13 @@ def beginning_of(prompt: PlacedPrompt, root: bytes = b"") -> Beginning:
         root: what a cached prompt depends on besides, such as the adapters.
     """
     parts: Iterable[int | str | Span] = [prompt] if isinstance(prompt, str) else prompt
-    num_bytes = sum(_size(part) for part in parts)
-    return Beginning(tuple(_keys(_first_bytes(parts), root)), num_bytes // TOKEN_BYTES + 1)
+    return Beginning(tuple(_keys(_first_bytes(parts), root)), size_of(prompt))
+
+
+def size_of(prompt: PlacedPrompt) -> int:
+    """The number of tokens of a prompt, roughly; at least 1."""
+    parts: Iterable[int | str | Span] = [prompt] if isinstance(prompt, str) else prompt
+    return sum(_size(part) for part in parts) // TOKEN_BYTES + 1
 
 
 def _size(part: int | str | Span) -> int:
@@ -138,6 +143,8 @@ class Candidate:
     """Part of its KV that running requests hold."""
     num_sent: int = 0
     """Ever."""
+    rank: float = 0.0
+    """Order among equals, before the number. Random where several processes choose: they would else choose alike."""
 
     @property
     def pressure(self) -> int:
@@ -158,10 +165,10 @@ def choose(candidates: Iterable[Candidate], beginning: Beginning, *, companion: 
         companion: where requests of the same group went; they go there too while it has a free place.
     """
 
-    def cost(candidate: Candidate) -> tuple[int, bool, int, int, int]:
+    def cost(candidate: Candidate) -> tuple[int, bool, int, int, float, int]:
         is_apart = candidate.number != companion or candidate.pressure > 0
         work = candidate.work + beginning.num_tokens - candidate.matched
-        return candidate.pressure, is_apart, work, candidate.num_sent, candidate.number
+        return candidate.pressure, is_apart, work, candidate.num_sent, candidate.rank, candidate.number
 
     best = min(candidates, key=cost, default=None)
     return None if best is None else best.number

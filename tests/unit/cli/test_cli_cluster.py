@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from stoker.cluster.config import ClusterConfig
 from stoker.cluster.local import LocalCluster
+from stoker.cluster.refused import REFUSED
 from stoker.errors import ConfigError
 from tests.unit.cli.conftest import Stoker
 
@@ -54,6 +56,8 @@ def test_port_is_taken(stoker: Stoker, taken: str) -> None:
         (["--replicas", "3-1"], "replicas"),
         (["--address", "auto"], "--kv-type"),
         (["--models-dir", "/m"], "replicas of its own"),
+        (["--no-autoload"], "0-MAX"),
+        (["--replicas", "0"], "a number from 1 to 64"),
         (["--host", "0.0.0.0"], "--api-key"),
     ],
 )
@@ -61,6 +65,16 @@ def test_what_cannot_be_had_is_refused_with_a_reason(stoker: Stoker, options: li
     backend = [] if options[0] != "--address" else ["--backend", "native"]
     done = stoker("cluster", "serve", "model.gguf", "--port", "0", *options, *backend)
     assert (done.code, reason in done.err) == (2, True), done.err
+
+
+@pytest.mark.parametrize("command", ["serve", "config"])
+def test_help_shows_no_option_that_is_refused(stoker: Stoker, command: str) -> None:
+    shown = stoker("cluster", command, "--help-all").out
+    taken = stoker("serve", "--help-all").out
+    refused = {f"--{key.replace('_', '-')}" for key in REFUSED}
+    assert {option for option in refused if f" {option} " in taken} >= {"--models-dir", "--keep-alive", "--unix-socket"}
+    assert not {option for option in refused if re.search(rf"{option}\b(?!-)", shown)}
+    assert {"--replicas", "--kv-dir", "--fronts"} <= set(shown.split())
 
 
 def test_shared_folder_cannot_be_used(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

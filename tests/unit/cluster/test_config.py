@@ -50,12 +50,17 @@ def test_replica_is_a_model_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("models_dir", "/m", "replicas of its own"),
         ("slot_save_path", "/s", "--kv-dir"),
         ("tls_certificate", "c", "plain HTTP"),
-        ("keep_alive", ["5m"], "stay loaded"),
+        ("keep_alive", ["5m"], "--replicas MIN-MAX"),
+        ("autoload", False, "--replicas MIN-MAX"),
     ],
 )
 def test_what_one_server_has_and_a_cluster_has_not(key: str, value: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         cluster("scripted", **{key: value})
+
+
+def test_default_of_what_a_cluster_has_not_is_no_wish_for_it() -> None:
+    cluster("scripted", models_dir="", keep_alive=(), pin=[], autoload=True, swap_after_s=5)
 
 
 def test_values_are_checked() -> None:
@@ -96,6 +101,17 @@ def test_number_of_replicas_follows_what_is_open() -> None:
     assert by_open_requests(context) == (2, {})
     context.aggregated_metrics = {}
     assert by_open_requests(context) == (2, {}), "nothing is known yet"
+
+
+def test_number_of_replicas_may_fall_to_zero_where_that_is_allowed() -> None:
+    assert cluster("scripted", replicas="0-3").load().replicas.min_replicas == 0
+    context = SimpleNamespace(
+        aggregated_metrics={"open_requests": {"a": 0.0}, "places": {"a": 10.0}},
+        target_num_replicas=1,
+        capacity_adjusted_min_replicas=0,
+        capacity_adjusted_max_replicas=3,
+    )
+    assert by_open_requests(context) == (0, {})
 
 
 _WITHOUT_RAY = """

@@ -11,14 +11,14 @@ import pytest
 
 from stoker.cluster import fleet as fleets
 from stoker.cluster import session as sessions
-from stoker.cluster.fleet import ClusterFleet
+from stoker.cluster.fleet import ClusterFleet, Idle
 from stoker.cluster.remote import RemoteEngine
 from stoker.core.params import SamplingParams
 from stoker.engine.blocks_held import POOL, StoredBlocks
 from stoker.engine.health import Health
 from stoker.engine.protocol import Output, Submit
-from stoker.engine.question_messages import BlocksHeld
-from stoker.errors import EngineCrashed, ModelNotLoaded
+from stoker.engine.question_messages import BlocksHeld, ListSlots, Tokenize
+from stoker.errors import EngineCrashed, ModelNotLoaded, Overloaded
 from stoker.runtime import block_follower
 from stoker.runtime.replica_request import beginning_of_submit
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -37,7 +37,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Cluster:
     """Replicas by their ids, and the model over them."""
 
-    def __init__(self, *present: str, start_s: float = BOUND_S) -> None:
+    def __init__(self, *present: str, start_s: float = BOUND_S, idle_s: float | None = None) -> None:
         self.fakes: dict[str, FakeReplica] = {}
         self.links: dict[str, list[MemoryLink]] = {}
         self.present = set(present)
@@ -45,7 +45,10 @@ class Cluster:
         """Replicas that accept connections and say nothing."""
         self.blocks: BlocksHeld | None = None
         """What every replica says that it holds, at first."""
-        self.fleet = ClusterFleet(lambda: self.present, self._connect, start_s=start_s)
+        self.num_calls = 0
+        """Calls for a replica of the idle model that wait at this moment."""
+        idle = None if idle_s is None else Idle(wake=self._call, wait_s=idle_s, max_waiting=2)
+        self.fleet = ClusterFleet(lambda: self.present, self._connect, start_s=start_s, idle=idle)
         self.runtime = ReplicatedRuntime(self.fleet, restart_wait_s=5.0)
 
     def fake(self, replica_id: str) -> FakeReplica:
@@ -61,8 +64,21 @@ class Cluster:
         self.links.setdefault(replica_id, []).append(link)
         return RemoteEngine(link)
 
-    async def answer(self, request_id: str) -> str:
-        events = self.runtime.generate(Submit(request_id, "p", SamplingParams()))
+    async def _call(self) -> None:
+        """As a call in Ray's handle: it waits until there is a replica, or is cancelled."""
+        self.num_calls += 1
+        try:
+            await until(lambda: self.present)
+        finally:
+            self.num_calls -= 1
+
+    async def become_idle(self) -> None:
+        """The cluster takes the last replica away."""
+        self.present.clear()
+        await until(lambda: not self.runtime.health().replicas)
+
+    async def answer(self, request_id: str, timeout_s: float | None = None) -> str:
+        events = self.runtime.generate(Submit(request_id, "p", SamplingParams(), timeout_s=timeout_s))
         return "".join([event.text async for event in events if isinstance(event, Output)])
 
     def holder(self, request_id: str) -> str | None:
@@ -254,6 +270,35 @@ def test_what_another_front_has_just_sent_counts_before_the_next_beat(monkeypatc
     play(cluster, test())
 
 
+def test_what_others_have_sent_counts_by_the_tokens_that_it_still_costs():
+    cluster = Cluster("a", "b")
+    sampling = SamplingParams(max_tokens=8)
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        long, short = (cluster.links[replica][-1].join() for replica in ("a", "b"))
+        for fake in cluster.fakes.values():
+            fake.accept_gate.clear()
+        long.obey([Submit("long", "x" * 40_000, sampling)])
+        short.obey([Submit("short", "x" * 400, sampling)])
+        await until(lambda: [h.num_others for h in healths(cluster)] == [1, 1])
+        a, b = (health.others_tokens for health in healths(cluster))
+        assert a > b > 0
+        task = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.holder("r") == "b")
+        for fake in cluster.fakes.values():
+            fake.accept_gate.set()
+        await until(lambda: healths(cluster)[0].others_tokens < a)
+        cluster.fakes["a"].say("long", "its prompt is computed")
+        await until(lambda: healths(cluster)[0].others_tokens <= 8)
+        cluster.fakes["b"].finish("r")
+        await task
+        for front in (long, short):
+            await front.close()
+
+    play(cluster, test())
+
+
 def test_conversation_that_began_at_another_front_finds_its_cache():
     cluster = Cluster("a", "b")
     stem = "a conversation that is long enough to be worth something " * 40
@@ -356,3 +401,89 @@ def test_no_replica_comes():
     cluster = Cluster(start_s=0.05)
     with pytest.raises(ModelNotLoaded, match="no replica"):
         run(cluster.runtime.start())
+
+
+def test_requests_of_an_idle_model_wait_for_a_replica_that_they_ask_for():
+    cluster = Cluster("a", idle_s=BOUND_S)
+
+    async def test() -> None:
+        await cluster.become_idle()
+        health = cluster.runtime.health()
+        assert (health.is_ready, health.state, cluster.runtime.card.parallel) == (True, "idle", CARD.parallel)
+        assert cluster.num_calls == 0, "nothing is asked for before a request comes"
+        requests = [asyncio.ensure_future(cluster.answer(f"r{i}")) for i in range(2)]
+        await until(lambda: cluster.num_calls == 1)
+        with pytest.raises(Overloaded):
+            await cluster.answer("one too many")
+        cluster.present.add("b")
+        await until(lambda: all(cluster.holder(f"r{i}") == "b" for i in range(2)))
+        assert cluster.runtime.health().state == "ready"
+        for i in range(2):
+            cluster.fakes["b"].finish(f"r{i}")
+        assert await asyncio.gather(*requests) == ["by 1", "by 1"]
+        await cluster.become_idle()
+        assert (cluster.runtime.health().state, cluster.num_calls) == ("idle", 0)
+
+    play(cluster, test())
+
+
+def test_client_that_leaves_an_idle_model_asks_for_no_replica_any_more():
+    cluster = Cluster("a", idle_s=BOUND_S)
+
+    async def test() -> None:
+        await cluster.become_idle()
+        request = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.num_calls == 1)
+        request.cancel()
+        await until(lambda: cluster.num_calls == 0)
+        again = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.num_calls == 1)
+        cluster.present.add("a")
+        await until(lambda: cluster.holder("r") == "a")
+        cluster.fakes["a"].finish("r")
+        assert await again == "by 0"
+
+    play(cluster, test())
+
+
+@pytest.mark.parametrize(("idle_s", "timeout_s"), [(0.05, None), (BOUND_S, 0.05)])
+def test_no_replica_of_an_idle_model_comes_in_time(idle_s: float, timeout_s: float | None) -> None:
+    cluster = Cluster("a", idle_s=idle_s)
+
+    async def test() -> None:
+        await cluster.become_idle()
+        with pytest.raises(ModelNotLoaded, match=r"within 0.05 s|within 0.04"):
+            await cluster.answer("r", timeout_s)
+        await until(lambda: cluster.num_calls == 0)
+
+    play(cluster, test())
+
+
+def test_questions_that_need_an_engine_start_a_replica_and_those_about_replicas_do_not():
+    cluster = Cluster("a", idle_s=BOUND_S)
+
+    async def test() -> None:
+        await cluster.become_idle()
+        with pytest.raises(ModelNotLoaded, match="no replica of the model runs"):
+            await cluster.runtime.ask(ListSlots())
+        assert cluster.num_calls == 0
+        asking = asyncio.ensure_future(cluster.runtime.ask(Tokenize("text")))
+        await until(lambda: cluster.num_calls == 1)
+        cluster.present.add("b")
+        assert (await asking).token_ids is not None
+
+    play(cluster, test())
+
+
+def test_idle_model_that_is_closed_lets_nobody_wait():
+    cluster = Cluster("a", idle_s=BOUND_S)
+
+    async def test() -> None:
+        await cluster.become_idle()
+        request = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.num_calls == 1)
+        await cluster.runtime.close()
+        with pytest.raises(ModelNotLoaded, match="was closed"):
+            await request
+
+    play(cluster, test())

@@ -123,14 +123,15 @@ def test_whatever_comes_changes_keep_their_distance(events: list[tuple[float, in
 
 
 @pytest.mark.parametrize(
-    ("text", "bounds"), [(1, (1, 1)), ("3", (3, 3)), ("1-4", (1, 4)), (" 2-2 ", (2, 2)), ("64", (64, 64))]
+    ("text", "bounds"),
+    [(1, (1, 1)), ("3", (3, 3)), ("1-4", (1, 4)), (" 2-2 ", (2, 2)), ("64", (64, 64)), ("0-2", (0, 2))],
 )
 def test_numbers_of_replicas(text: int | str, bounds: tuple[int, int]) -> None:
     found = ReplicaConfig(replicas=text)
     assert (found.min_replicas, found.max_replicas) == bounds
 
 
-@pytest.mark.parametrize("text", [0, -1, "0-2", "4-1", "65", "1-65", "", "a", "1-", "-3", "1-2-3", "٣", "99999"])
+@pytest.mark.parametrize("text", [0, -1, "0-0", "4-1", "65", "1-65", "", "a", "1-", "-3", "1-2-3", "٣", "99999"])
 def test_no_numbers_of_replicas(text: int | str) -> None:
     with pytest.raises(InvalidInput, match="a number from 1 to 64, or MIN-MAX") as caught:
         ReplicaConfig(replicas=text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,12 @@ from stoker.engine.stats import AdapterLoad, EngineStats
 from stoker.errors import BackendError, Overloaded
 from stoker.media.load import EncoderLoad, TranscriberLoad
 from stoker.runtime.request_metrics import RequestMetrics
+from stoker.server.config import ServerConfig
+from stoker.server.observe.front_metrics import Fronts
 from stoker.server.observe.metric_aliases import ALIASES
-from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, make_app
+from stoker.server.observe.response_counts import ResponseCounts
+from stoker.server.transport.app import create_app
+from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, make_app, registry_of, served
 from tests.unit.server.test_connection import held_open, run
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana-dashboard.json"
@@ -244,12 +249,40 @@ def test_every_metric_of_the_dashboard_exists():
     text = ask(app, "GET", "/metrics").text
     exposed = {family.name for family in text_string_to_metric_families(text)}
     named: set[str] = set()
-    for panel in msgspec.json.decode(DASHBOARD.read_bytes())["panels"]:
+    for panel in _dashboard():
         for target in panel.get("targets", ()):
             named |= set(re.findall(r"\b(?:stoker_|vllm:|llamacpp:)\w+", target["expr"]))
     assert len(named) > 15
     for name in named:
         assert {name, re.sub(r"_(total|bucket|sum|count)$", "", name)} & exposed, name
+
+
+def test_every_label_of_the_dashboard_is_one_of_its_metric():
+    runtime = beating()
+    engines = {n: Health(is_ready=True, state="ready", heartbeat=BEAT, node="10.0.0.1") for n in range(2)}
+    runtime.state = replace(runtime.state, replicas=engines)
+    app = create_app(registry_of(served(runtime)), ServerConfig(), parts=[Fronts("of two"), ResponseCounts()])
+    ask(app, "POST", "/v1/completions", json={"prompt": "x"})
+    labels: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(ask(app, "GET", "/metrics").text):
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    targets = [target for panel in _dashboard() for target in panel.get("targets", ())]
+    for target in targets:
+        grouped = re.findall(r"by \(([\w, ]+)\) \((?:\w+\()?(stoker_\w+)", target["expr"])
+        assert len(grouped) == target["expr"].count(" by ("), target["expr"]
+        for names, metric in grouped:
+            present = labels.get(metric, set(names.split(", ")))  # no request was refused, so nothing counts refusals
+            assert set(names.split(", ")) <= present, target["expr"]
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert shown <= {name for names, _ in grouped for name in names.split(", ")}, target["legendFormat"]
+        if "stoker_replica_" in target["expr"]:
+            assert all(names.startswith("model, ") for names, _ in grouped), "each model has a replica 0"
+    assert {"model", "replica", "node", "front"} <= {name for found in labels.values() for name in found}
+
+
+def _dashboard() -> list[dict[str, Any]]:
+    return msgspec.json.decode(DASHBOARD.read_bytes())["panels"]
 
 
 def test_durations_are_measured_from_submission_to_the_end():

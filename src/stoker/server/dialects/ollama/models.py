@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from stoker.chat.capabilities import card_capabilities
+from stoker.engine.health import IDLE
 from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
 from stoker.models.catalog import CATALOG, HUB_PREFIX
 from stoker.models.library import known_model
@@ -202,7 +203,10 @@ def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
 
 
 def _is_ready(served: ServedModel | None) -> bool:
-    return served is not None and served.runtime.health().is_ready
+    if served is None:
+        return False
+    health = served.runtime.health()
+    return health.is_ready and health.state != IDLE
 
 
 def _all_running(statuses: Sequence[ModelStatus]) -> list[RunningEntry]:
