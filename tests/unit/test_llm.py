@@ -37,6 +37,7 @@ from stoker.llm.places import Places
 from stoker.llm.session import Session
 from stoker.text.chat_template import ChatTemplate
 from stoker.text.messages import Message
+from tests.waiting import until
 
 REPLY = "Hello, how are you?"
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
@@ -659,17 +660,18 @@ def test_async_with_more_prompts_than_places() -> None:
 def test_cancelling_a_task_stops_its_request(gate: Gate) -> None:
     async def ask() -> int:
         async with AsyncLLM("scripted", backend="scripted", ctx_size=100_000) as model:
-            task = asyncio.create_task(model.generate(["x", "y"], SamplingParams(ignore_eos=True, max_tokens=90_000)))
             stream = model.stream("z", SamplingParams(ignore_eos=True))
             gate.let(8)
             await anext(stream)
+            session = await model._session()
+            task = asyncio.create_task(model.generate(["x", "y"], SamplingParams(ignore_eos=True, max_tokens=90_000)))
+            await until(lambda: len(session._answers) == 3)
             task.cancel()
             await stream.aclose()
             with pytest.raises(asyncio.CancelledError):
                 await task
             gate.open()
             await model.generate("barrier", SamplingParams(max_tokens=1))
-            session = await model._session()
             assert not session._answers
             beat = session._worker._engine.stats()
             return beat.num_running + beat.num_waiting
