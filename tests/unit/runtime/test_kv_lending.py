@@ -1,4 +1,4 @@
-"""Engines that are asked and told: at no moment do they hold more together than their shares, whoever answers."""
+"""Engines that are asked and told: they never hold more together than their shares, even if some do not answer."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_nothing_is_lowered_for_nothing():
     assert (machine.limits, [engine.told for engine in machine.engines]) == (before, [[], []])
     first.needed = 0
     await machine.look(3)
-    assert first.held == 1200, "finished conversations stay as long as nobody wants the room"
+    assert first.held == 1200, "finished conversations stay as long as no request needs the room"
 
 
 @live

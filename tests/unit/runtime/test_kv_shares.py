@@ -1,4 +1,4 @@
-"""Whatever models hold and want: limits are never more than shares together, and nobody waits for what is his."""
+"""Whatever models hold and want: limits are never more than shares together, and no model waits for its share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_when_all_want_all_each_has_its_share(pools: list[PoolUse]) -> None:
 
 @given(st.lists(pool_uses(), max_size=6))
 def test_without_requests_no_model_has_less_than_its_share_for_nothing(pools: list[PoolUse]) -> None:
-    """What is lent is used: where nobody has requests, and nobody holds more than his share, all is given back."""
+    """What is lent is used: where no model has requests or holds more than its share, all is given back."""
     idle = [replace(pool, needed=0, held=min(pool.held, pool.share), is_short=False) for pool in pools]
     assert share_out(idle) == [pool.share for pool in idle]
 
