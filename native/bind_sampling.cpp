@@ -142,8 +142,8 @@ private:
         compiled.edits.apply(edited);
         Chain chain = compiled.chain;
         chain.index += ahead;
-        const int32_t chosen =
-            mask ? sampler_.choose_allowed(row, n, chain, maxima, mask->data(), int32_t(mask->size())) : sampler_.choose(row, n, chain, maxima);
+        const int32_t chosen = mask ? sampler_.choose_allowed(row, n, chain, maxima, {mask->data(), mask->size()})
+                                    : sampler_.choose(row, n, chain, maxima);
         edited.undo();
         return chosen;
     }

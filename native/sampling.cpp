@@ -28,6 +28,13 @@ void prefetch(const float* block) {
     }
 }
 
+// Of a mask; fewer or none behind its end, where all tokens are forbidden.
+std::span<const uint32_t> words_of_block(std::span<const uint32_t> mask, int32_t block) {
+    constexpr size_t kWords = kMaximaBlock / 32;
+    const size_t first = std::min(block * kWords, mask.size());
+    return mask.subspan(first, std::min(kWords, mask.size() - first));
+}
+
 // The number that sampling/draws.py gives for a token: 0 ... 1, without 1.
 double uniform(uint64_t seed, uint64_t index) {
     constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
@@ -47,7 +54,7 @@ int32_t RowSampler::choose(const float* row, int32_t n, const Chain& chain, cons
 //   maxima    9  2  8  7  1      two wanted, so the 9 and the 8 first
 //   allowed   5  .  3  .  .      the second of them is 3: now the 7 may hold a 4, but neither the 2 nor the 1
 int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& chain, const float* maxima,
-                                   const uint32_t* words, int32_t num_words) {
+                                   std::span<const uint32_t> mask) {
     if (!look(row, n, maxima)) {
         return -1;
     }
@@ -59,12 +66,11 @@ int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& cha
     const auto look_at = [&](float bound) {
         const int32_t count = kernels_.reaching(blocks_, num_blocks_, bound, high_.data());
         for (int32_t i = 0; i < count; ++i) {
-            const int32_t from = high_[i] * kMaximaBlock, first = from / 32, size = std::min(kMaximaBlock, n - from);
+            const int32_t from = high_[i] * kMaximaBlock, size = std::min(kMaximaBlock, n - from);
+            const auto words = words_of_block(mask, high_[i]);
             float& most = allowed_maxima_[high_[i]];
-            if (most == kNever && (takes_all || std::any_of(words + std::min(first, num_words),
-                                                            words + std::min(first + kMaximaBlock / 32, num_words),
-                                                            [](uint32_t word) { return word != 0; }))) {
-                kernels_.mask(row + from, size, words + first, num_words - first, allowed_.data() + from);
+            if (most == kNever && (takes_all || std::ranges::any_of(words, [](uint32_t word) { return word != 0; }))) {
+                kernels_.mask(row + from, size, words.data(), int32_t(words.size()), allowed_.data() + from);
                 kernels_.block_maxima(allowed_.data() + from, size, &most);
             }
         }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels.hpp"
@@ -51,8 +52,7 @@ public:
     // them they are found first.
     int32_t choose(const float* row, int32_t n, const Chain& chain, const float* maxima);
     // The same from the tokens that a mask allows (SamplingKernels::mask). Of the row all numbers count, also those of others.
-    int32_t choose_allowed(const float* row, int32_t n, const Chain& chain, const float* maxima, const uint32_t* words,
-                           int32_t num_words);
+    int32_t choose_allowed(const float* row, int32_t n, const Chain& chain, const float* maxima, std::span<const uint32_t> mask);
     // The largest possible logits, descending, of equal ones the lowest ids first; those of -inf are left out.
     const std::vector<Ranked>& largest(const float* row, int32_t n, int32_t count, const float* maxima);
 
