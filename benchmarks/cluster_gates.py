@@ -5,7 +5,7 @@
     python benchmarks/cluster_gates.py scripted --hops 200
 
 Both servers run the whole time, with one thread for each engine; `stoker bench` measures them in turn. Limits: at most
-3 ms are added to the time to the first token and 1 ms to the time between tokens (medians), and two replicas make at
+3 ms are added to the time to the first token and 1 ms to the time per token of a stream (medians), and two replicas make at
 least 0.9 of the tokens per second. The CPU time of the front and of the entrance is that of their processes. With
 `--hops`, three kinds of requests are sent to both servers in turn, one at a time: one that a front answers, one that
 needs the engine's tokenizer, and the first token of a completion.
@@ -99,7 +99,7 @@ def report(results: Results, concurrency: int) -> None:
 
     values: list[tuple[str, str, Callable[[Figures], float]]] = [
         ("time to the first token", "ms", lambda f: 1000 * (f.ttft_p50_s or 0.0)),
-        ("time between tokens", "ms", lambda f: 1000 * (f.itl_p50_s or 0.0)),
+        ("time per token", "ms", lambda f: 1000 * concurrency / f.output_tokens_per_s),
         ("tokens per second", "", lambda f: f.output_tokens_per_s),
     ]
     for name, unit, value in values:
