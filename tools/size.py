@@ -23,8 +23,8 @@ MAX_FUNCTION_P95 = 25
 MAX_FUNCTION_LINES = 60
 MAX_ROOM_LINES = {
     "core": 6_150,  # pools whose size moves between models
-    "engine": 8_390,  # questions that move the size of the KV pool
-    "grammars": 4_230,
+    "engine": 8_400,  # questions that move the size of the KV pool
+    "grammars": 4_620,  # a process of their own reads texts of constraints
     "text/chat_formats": 2_325,
     "chat": 1_160,
     "sampling": 1_900,

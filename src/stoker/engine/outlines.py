@@ -63,9 +63,11 @@ class Outlines:
     Args:
         info: of the model.
         tokenizer: safe to use from several threads.
+        lowers_apart: what grammars need of Python is done in a process of its own.
     """
 
-    def __init__(self, info: ModelInfo, tokenizer: Tokenizer) -> None:
+    def __init__(self, info: ModelInfo, tokenizer: Tokenizer, *, lowers_apart: bool = False) -> None:
+        self._lowers_apart = lowers_apart
         self._info = info
         self._tokenizer = tokenizer
         self._token_bytes = partial(tokenizer.token_bytes, render_special=True)
@@ -128,7 +130,9 @@ class Outlines:
     def _opened_compiler(self) -> grammar_compiler.GrammarCompiler:
         with self._lock:
             if self._compiler is None:
-                self._compiler = grammar_compiler.GrammarCompiler(self._vocabulary(), observe=self._compile_s.observe)
+                self._compiler = grammar_compiler.GrammarCompiler(
+                    self._vocabulary(), observe=self._compile_s.observe, is_apart=self._lowers_apart
+                )
             return self._compiler
 
     def _vocabulary(self) -> vocabulary.Vocabulary:
