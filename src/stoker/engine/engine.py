@@ -264,6 +264,10 @@ class Engine:
         self._metrics = LoopMetrics(self._clock)
         self._scheduler.speculation.forget_counts()
 
+    def prepare_constraints(self) -> None:
+        """Any thread: makes what the first request with a grammar needs, soon, while nobody waits for a token."""
+        self._admission.outlines.prepare()
+
     def _end_reasoning(self, reply_id: str) -> int:
         """How many choices of a reply were reasoning, which ends now."""
         streams = [each for each in self._streams if each.request_id.rpartition("-")[0] == reply_id]

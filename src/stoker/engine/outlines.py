@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
@@ -101,6 +102,13 @@ class Outlines:
         encode, eog = self._tokenizer.encode, self._info.eog_token_ids
         spanned = SpannedConstraint(span, content, encode, self._token_bytes, self._info.vocab_size, eog)
         return Bounds(spanned, relaxed)
+
+    def prepare(self) -> None:
+        """Makes what the first grammar needs, soon. Only for a moment in which nobody waits for a token."""
+        if not self._info.can_generate:
+            return
+        with suppress(InvalidInput):  # it is being closed
+            self._opened_compiler().prepare()
 
     @property
     def compiled(self) -> tuple[Distribution, int]:

@@ -147,6 +147,10 @@ class GrammarCompiler:
         if thread is not None:
             thread.shutdown(wait=True, cancel_futures=True)
 
+    def prepare(self) -> None:
+        """Makes what the first grammar needs, soon: it holds the interpreter's lock for 0.2 s to 1 s."""
+        self._executor().submit(self._ready)
+
     def _executor(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._is_closed:
@@ -175,9 +179,7 @@ class GrammarCompiler:
             self._observe(time.perf_counter() - begun_s)
 
     def _compiled(self, grammar: GrammarText) -> Compiled:
-        if self._lowering is not None and self._tokenizer is None:
-            self._lowering.start()  # while the tokenizer is made
-            self._tokenizer = engine_tokenizer(self._vocabulary)
+        self._ready()
         source = self._source(Order(grammar))
         try:
             matcher = self._matcher(grammar, source)
@@ -189,6 +191,13 @@ class GrammarCompiler:
         fresh = Compiled(matcher, source.dropped)
         self._keep(grammar, fresh, len(source.text))
         return Compiled(fresh.constraint.copy(), source.dropped)
+
+    def _ready(self) -> LLTokenizer:
+        if self._tokenizer is None:
+            if self._lowering is not None:
+                self._lowering.start()  # while the tokenizer is made
+            self._tokenizer = engine_tokenizer(self._vocabulary)
+        return self._tokenizer
 
     def _keep(self, grammar: GrammarText, compiled: Compiled, num_chars: int) -> None:
         size = 64 * 1024 + 16 * num_chars
@@ -202,15 +211,13 @@ class GrammarCompiler:
 
     def _matcher(self, grammar: GrammarText, source: Source) -> GrammarConstraint:
         """At its beginning, where its first mask shows that it can be followed at all."""
-        if self._tokenizer is None:
-            self._tokenizer = engine_tokenizer(self._vocabulary)
         from llguidance import LLMatcher, LLParserLimits
 
         for body in source.doubtful:
             self._matcher(grammar, Source(of_lark(f"start: T\nT: {body}")))
         limits = self._limits
         matcher = LLMatcher(
-            self._tokenizer,
+            self._ready(),
             source.text,
             log_level=0,
             limits=LLParserLimits(
