@@ -265,7 +265,7 @@ class Engine:
         self._scheduler.speculation.forget_counts()
 
     def prepare_constraints(self) -> None:
-        """Any thread: makes what the first request with a grammar needs, soon, while nobody waits for a token."""
+        """Any thread: makes what the first request with a grammar needs, soon, while no request waits for a token."""
         self._admission.outlines.prepare()
 
     def _end_reasoning(self, reply_id: str) -> int:

@@ -104,7 +104,7 @@ class Outlines:
         return Bounds(spanned, relaxed)
 
     def prepare(self) -> None:
-        """Makes what the first grammar needs, soon. Only for a moment in which nobody waits for a token."""
+        """Makes what the first grammar needs, soon. Only for a moment in which no request waits for a token."""
         if not self._info.can_generate:
             return
         with suppress(InvalidInput):  # it is being closed
