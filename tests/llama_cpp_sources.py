@@ -1,4 +1,4 @@
-"""The sources of llama.cpp that come with the package llama-cpp-python: templates, and its tests of parsers."""
+"""The sources of llama.cpp that come with the package llama-cpp-python: templates, grammars, and tests."""
 
 from __future__ import annotations
 
@@ -43,10 +43,27 @@ def templates() -> dict[str, str]:
 
 
 @cache
+def grammars() -> dict[str, str]:
+    """The grammars, by name."""
+    with tarfile.open(sources()) as files:
+        found = [
+            (Path(member.name), files.extractfile(member))
+            for member in files.getmembers()
+            if "/llama.cpp/grammars/" in member.name and member.name.endswith(".gbnf")
+        ]
+        return {path.stem: file.read().decode() for path, file in sorted(found, key=lambda pair: pair[0]) if file}
+
+
 def parser_tests() -> str:
     """The source of the tests of parsers."""
+    return source_of_tests("test-chat.cpp")
+
+
+@cache
+def source_of_tests(file_name: str) -> str:
+    """The source of a file of tests."""
     with tarfile.open(sources()) as files:
-        name = next(name for name in files.getnames() if name.endswith("/llama.cpp/tests/test-chat.cpp"))
+        name = next(name for name in files.getnames() if name.endswith(f"/llama.cpp/tests/{file_name}"))
         file = files.extractfile(name)
         assert file is not None
         return file.read().decode()

@@ -106,6 +106,7 @@ def build_engine(
             kv_store=kv_store,
             slot_files=_slot_files(config, loaded),
             row_kernels=_row_kernels(),
+            lowers_apart=True,
             mark=mark,
         )
         undo.callback(engine.close)

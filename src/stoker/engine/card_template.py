@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from stoker.engine.cards import ModelCard
-from stoker.errors import InvalidInput
+from stoker.errors import InvalidInput, TemplateError
 from stoker.lazy import lazy_module
 from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
@@ -74,13 +74,32 @@ class CardTemplate:
         given: Sequence[Mapping[str, Json]] | None = None
         if tools or any(message.tool_calls or message.role == "tool" for message in messages):
             messages, given = conversation.prepared(messages, tools, self.chat_format)
-        return self._compiled.render(
-            self._volatile.drop(messages),
+        render = partial(
+            self._compiled.render,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
-            tools=given,
             **(variables or {}),  # pyright: ignore[reportArgumentType]  # the server keeps the named ones out
         )
+        try:
+            return render(self._volatile.drop(messages), tools=given)
+        except TemplateError as error:
+            return self._retry(render, messages, given, error)
+
+    def _retry(
+        self,
+        render: Callable[..., str],
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Json]] | None,
+        error: TemplateError,
+    ) -> str:
+        """What a template refuses often lacks what it takes for granted."""
+        plainer, completed = conversation.plainer(messages, tools, takes_system=self.chat_format.takes_system)
+        if (plainer, completed) == ([*messages], tools):
+            raise error
+        try:
+            return render(self._volatile.drop(plainer), tools=completed)
+        except TemplateError:
+            raise error from None
 
     def _check(self, messages: Sequence[Message]) -> None:
         """Most templates write any role as it is, so a slip of the pen would change the prompt without a word."""

@@ -53,6 +53,7 @@ class Engine:
         kv_store: the tiers, which keep KV that leaves the pool; `close` closes them. None = the pool alone.
         slot_files: where slots are saved by name, for the thread that touches files; None = nowhere.
         row_kernels: compiled code for the sampler, if there is any.
+        lowers_apart: see `Outlines`.
         clock: seconds; only differences count.
         mark: told when a part of a step has ended, on the thread that calls `step`.
     """
@@ -65,6 +66,7 @@ class Engine:
         kv_store: KVStore | None = None,
         slot_files: SlotFiles | None = None,
         row_kernels: RowKernels | None = None,
+        lowers_apart: bool = False,
         clock: Callable[[], float] = time.monotonic,
         mark: Mark = no_mark,
     ) -> None:
@@ -92,7 +94,13 @@ class Engine:
         self.rows = NoRows() if port is None else RowFeed(port, self._scheduler)
         """For the thread that calls `step`: takes rows of images for which an event has asked."""
         self._admission = RequestIntake(
-            info, loaded.tokenizer, self._sampler, self.adapters, defaults=loaded.defaults, clock=clock
+            info,
+            loaded.tokenizer,
+            self._sampler,
+            self.adapters,
+            defaults=loaded.defaults,
+            clock=clock,
+            lowers_apart=lowers_apart,
         )
         self._sessions = Sessions(self._scheduler, clock)
         self._answers = Answers(
@@ -255,6 +263,10 @@ class Engine:
                 self._compute_once(prompt, max_tokens)
         self._metrics = LoopMetrics(self._clock)
         self._scheduler.speculation.forget_counts()
+
+    def prepare_constraints(self) -> None:
+        """Any thread: makes what the first request with a grammar needs, soon, while no request waits for a token."""
+        self._admission.outlines.prepare()
 
     def _end_reasoning(self, reply_id: str) -> int:
         """How many choices of a reply were reasoning, which ends now."""

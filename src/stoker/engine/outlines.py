@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
@@ -63,9 +64,11 @@ class Outlines:
     Args:
         info: of the model.
         tokenizer: safe to use from several threads.
+        lowers_apart: what grammars need of Python is done in a process of its own.
     """
 
-    def __init__(self, info: ModelInfo, tokenizer: Tokenizer) -> None:
+    def __init__(self, info: ModelInfo, tokenizer: Tokenizer, *, lowers_apart: bool = False) -> None:
+        self._lowers_apart = lowers_apart
         self._info = info
         self._tokenizer = tokenizer
         self._token_bytes = partial(tokenizer.token_bytes, render_special=True)
@@ -100,6 +103,13 @@ class Outlines:
         spanned = SpannedConstraint(span, content, encode, self._token_bytes, self._info.vocab_size, eog)
         return Bounds(spanned, relaxed)
 
+    def prepare(self) -> None:
+        """Makes what the first grammar needs, soon. Only for a moment in which no request waits for a token."""
+        if not self._info.can_generate:
+            return
+        with suppress(InvalidInput):  # it is being closed
+            self._opened_compiler().prepare()
+
     @property
     def compiled(self) -> tuple[Distribution, int]:
         """Seconds of the grammars that were compiled, and how many were known."""
@@ -128,7 +138,9 @@ class Outlines:
     def _opened_compiler(self) -> grammar_compiler.GrammarCompiler:
         with self._lock:
             if self._compiler is None:
-                self._compiler = grammar_compiler.GrammarCompiler(self._vocabulary(), observe=self._compile_s.observe)
+                self._compiler = grammar_compiler.GrammarCompiler(
+                    self._vocabulary(), observe=self._compile_s.observe, is_apart=self._lowers_apart
+                )
             return self._compiler
 
     def _vocabulary(self) -> vocabulary.Vocabulary:

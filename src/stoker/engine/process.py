@@ -82,6 +82,8 @@ _NUM_TOKENIZERS = 2
 _LONG_TEXT = 1 << 18
 """Characters, or ids. Texts that are longer, which take half a second each, wait for each other only."""
 _POLL_S = 1.0
+_IDLE_POLLS = 3
+"""Polls without a command after which an engine counts as idle."""
 _RETRY_S = 0.002
 """Between two looks whether a parent that was behind reads again."""
 _STOP_S = 1.0
@@ -139,6 +141,9 @@ class _EngineProcess:
         self._embedding_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-embedding-tokenizer")
         # Requests with a grammar wait for its compilation here, and so for each other only.
         self._constrained = ThreadPoolExecutor(1, thread_name_prefix="stoker-constrained")
+        self._num_idle_polls = 0
+        self._is_prepared = False
+        """For constrained requests."""
         self._files = ThreadPoolExecutor(1, thread_name_prefix="stoker-slot-files")
         self._admissions: list[Future[None]] = []
         """Prompts being tokenized; bounded by the worker's door."""
@@ -177,6 +182,17 @@ class _EngineProcess:
                 self._end()
             if self._commands in ready:
                 self._obey(_decoder.decode(self._commands.recv()))
+            self._note_idle(is_idle=not ready)
+
+    def _note_idle(self, *, is_idle: bool) -> None:
+        """What the first constrained request needs is made as soon as nothing was wanted for some seconds."""
+        if not is_idle or (stats := self._worker.heartbeat()).num_running + stats.num_waiting:
+            self._num_idle_polls = 0
+            return
+        self._num_idle_polls += 1
+        if self._num_idle_polls >= _IDLE_POLLS and not self._is_prepared:
+            self._is_prepared = True
+            self._constrained.submit(self._engine.prepare_constraints)
 
     def _obey(self, command: Command) -> None:
         match command:

@@ -32,6 +32,7 @@ class RequestIntake:
         adapters: those that are loaded.
         defaults: for every sampling number that a request leaves open; `BUILT_IN` stands behind them.
         clock: seconds; deadlines are on it.
+        lowers_apart: see `Outlines`.
     """
 
     def __init__(
@@ -43,12 +44,13 @@ class RequestIntake:
         *,
         defaults: SamplingParams,
         clock: Callable[[], float],
+        lowers_apart: bool = False,
     ) -> None:
         self._info = info
         self._tokenizer = tokenizer
         self._sampler = sampler
         self._adapters = adapters
-        self.outlines = Outlines(info, tokenizer)
+        self.outlines = Outlines(info, tokenizer, lowers_apart=lowers_apart)
         self._defaults = defaults
         self._clock = clock
 

@@ -6,41 +6,28 @@ The thread belongs to the compiler, which ends it. What fails is an error of the
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarInvalid, GrammarTooComplex, InvalidInput, Overloaded, UnsupportedSchema
-from stoker.grammars.calls import alone, call_source
-from stoker.grammars.gbnf import lark_of_gbnf
+from stoker.grammars.lowering import Lowering
 from stoker.grammars.matcher import GrammarConstraint
-from stoker.grammars.notations import ESCAPES, WHITESPACE
-from stoker.grammars.patterns import literal
-from stoker.grammars.raw_text import regex
-from stoker.grammars.references import Json, is_list, is_object
-from stoker.grammars.schemas import lower
-from stoker.grammars.vocabulary import Vocabulary, cut, engine_tokenizer
+from stoker.grammars.sources import Order, Source, of_lark, source_of
+from stoker.grammars.vocabulary import Vocabulary, engine_tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-MAX_REGEX: Final = 64 << 10
-"""Characters of a regular expression."""
-MAX_GRAMMAR: Final = 1 << 20
-"""Characters of any other grammar."""
-MAX_CALLS: Final = 5 << 20
-"""Characters of the plan of an answer that may call tools, with the schemas of all tools."""
-MAX_CHOICES: Final = 50_000
-_NICE: Final = 10
+_NICE: Final = 19
 """Added to the niceness of the thread that compiles: a hostile grammar keeps it busy for seconds."""
 _COMPLEX: Final = re.compile(
     r"too (complex|large|many|big|long|deep)|limit|fuel|level exceeded|max\b|max_", re.IGNORECASE
@@ -75,16 +62,6 @@ class Compiled:
     """It was compiled before."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """What the engine compiles."""
-
-    text: str
-    dropped: tuple[str, ...] = ()
-    doubtful: tuple[str, ...] = ()
-    """See `CallSource.doubtful`."""
-
-
 class GrammarCompiler:
     """Compiles grammars for one vocabulary. May be used from several threads; `close` it at the end.
 
@@ -92,6 +69,7 @@ class GrammarCompiler:
         vocabulary: of the model.
         limits: of each grammar, and of all together.
         observe: takes the seconds of each grammar that was not known, also of those that are refused.
+        is_apart: the work in Python is done in a process of its own.
     """
 
     def __init__(
@@ -99,12 +77,14 @@ class GrammarCompiler:
         vocabulary: Vocabulary,
         limits: Limits | None = None,
         observe: Callable[[float], None] = lambda seconds: None,
+        *,
+        is_apart: bool = False,
     ) -> None:
         self._observe = observe
         self._vocabulary = vocabulary
         self._limits = limits or Limits()
         self._tokenizer: LLTokenizer | None = None
-        self._spellings: dict[str, int] | None = None
+        self._lowering = Lowering(vocabulary) if is_apart else None
         self._room = threading.BoundedSemaphore(self._limits.max_waiting)
         self._lock = threading.Lock()
         self._known: OrderedDict[GrammarText, Compiled] = OrderedDict()
@@ -158,12 +138,18 @@ class GrammarCompiler:
         return compiled
 
     def close(self) -> None:
-        """Ends the thread after what it is doing; grammars that wait are cancelled."""
+        """Ends the thread after what the engine is doing; grammars that wait are cancelled."""
+        if self._lowering is not None:
+            self._lowering.close()
         with self._lock:
             self._is_closed = True
             thread = self._thread
         if thread is not None:
             thread.shutdown(wait=True, cancel_futures=True)
+
+    def prepare(self) -> None:
+        """Makes what the first grammar needs, soon: it holds the interpreter's lock for 0.2 s to 1 s."""
+        self._executor().submit(self._ready)
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -193,17 +179,25 @@ class GrammarCompiler:
             self._observe(time.perf_counter() - begun_s)
 
     def _compiled(self, grammar: GrammarText) -> Compiled:
-        source = self._source(grammar)
+        self._ready()
+        source = self._source(Order(grammar))
         try:
             matcher = self._matcher(grammar, source)
         except (GrammarInvalid, GrammarTooComplex):
             if grammar.kind != "calls":
                 raise
-            source = self._relaxed(grammar)
+            source = self._relaxed(grammar, source)
             matcher = self._matcher(grammar, source)
         fresh = Compiled(matcher, source.dropped)
         self._keep(grammar, fresh, len(source.text))
         return Compiled(fresh.constraint.copy(), source.dropped)
+
+    def _ready(self) -> LLTokenizer:
+        if self._tokenizer is None:
+            if self._lowering is not None:
+                self._lowering.start()  # while the tokenizer is made
+            self._tokenizer = engine_tokenizer(self._vocabulary)
+        return self._tokenizer
 
     def _keep(self, grammar: GrammarText, compiled: Compiled, num_chars: int) -> None:
         size = 64 * 1024 + 16 * num_chars
@@ -215,17 +209,15 @@ class GrammarCompiler:
                 oldest, _ = self._known.popitem(last=False)
                 self._known_bytes -= self._sizes.pop(oldest)
 
-    def _matcher(self, grammar: GrammarText, source: _Source) -> GrammarConstraint:
+    def _matcher(self, grammar: GrammarText, source: Source) -> GrammarConstraint:
         """At its beginning, where its first mask shows that it can be followed at all."""
-        if self._tokenizer is None:
-            self._tokenizer = engine_tokenizer(self._vocabulary)
         from llguidance import LLMatcher, LLParserLimits
 
         for body in source.doubtful:
-            self._matcher(grammar, _Source(_lark(f"start: T\nT: {body}")))
+            self._matcher(grammar, Source(of_lark(f"start: T\nT: {body}")))
         limits = self._limits
         matcher = LLMatcher(
-            self._tokenizer,
+            self._ready(),
             source.text,
             log_level=0,
             limits=LLParserLimits(
@@ -243,56 +235,20 @@ class GrammarCompiler:
             raise _refusal(grammar, matcher.get_error())
         return constraint
 
-    def _source(self, grammar: GrammarText) -> _Source:
-        limit = {"regex": MAX_REGEX, "calls": MAX_CALLS}.get(grammar.kind, MAX_GRAMMAR)
-        if len(grammar.text) > limit:
-            raise GrammarTooComplex(f"the grammar has over {limit} characters")
-        match grammar.kind:
-            case "json_schema":
-                return _of_schema(grammar, grammar.text)
-            case "json_object":
-                return _of_schema(grammar, '{"type": "object"}')
-            case "regex":
-                return _Source(_lark(f"start: {regex(grammar.text)}"))
-            case "choice":
-                return _Source(_lark(_choices(grammar.text)))
-            case "gbnf":
-                return _Source(_lark(lark_of_gbnf(grammar.text, self._vocabulary.one_token)))
-            case "lark":
-                return _Source(_lark(grammar.text))
-            case "calls":
-                return self._of_calls(json.loads(grammar.text))
+    def _source(self, order: Order) -> Source:
+        return source_of(order, self._vocabulary) if self._lowering is None else self._lowering.source(order)
 
-    def _of_calls(self, plan: Json, relaxed: Mapping[int, str] | None = None) -> _Source:
-        relaxed = relaxed or {}
-        source = call_source(plan, self._pieces, relaxed)
-        grammars: list[Json] = [{"lark_grammar": source.lark}]
-        dropped = (*source.dropped, *relaxed.values())
-        if is_object(plan["content"]):
-            content = self._source(GrammarText(**plan["content"]))
-            grammars.append({"name": "content", **json.loads(content.text)["grammars"][0]})
-            dropped = (*content.dropped, *dropped)
-        return _Source(json.dumps({"grammars": grammars}), dropped, source.doubtful)
-
-    def _relaxed(self, grammar: GrammarText) -> _Source:
+    def _relaxed(self, grammar: GrammarText, source: Source) -> Source:
         """The same calls, where the arguments of tools that the engine cannot follow are not constrained."""
-        plan = json.loads(grammar.text)
         relaxed: dict[int, str] = {}
-        for index, tool in enumerate(plan["tools"]):
+        for index, (name, is_strict) in enumerate(source.tools):
             try:
-                self._matcher(grammar, self._of_calls(alone(plan, index)))
+                self._matcher(grammar, self._source(Order(grammar, alone=index)))
             except InvalidInput as error:
-                if tool["is_strict"]:
+                if is_strict:
                     raise
-                relaxed[index] = f"the parameters of the tool `{tool['name']}`: {error}"
-        return self._of_calls(plan, relaxed)
-
-    def _pieces(self, marker: str) -> list[str | int]:
-        """A marker's tokens and the text between them, without tokens that end an answer."""
-        if self._spellings is None:
-            self._spellings = self._vocabulary.spellings()
-        pieces = cut(marker, self._spellings)
-        return [piece for piece in pieces if piece not in self._vocabulary.eog_token_ids]
+                relaxed[index] = f"the parameters of the tool `{name}`: {error}"
+        return self._source(Order(grammar, relaxed=relaxed))
 
 
 def _make_room() -> None:
@@ -301,31 +257,6 @@ def _make_room() -> None:
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE)
-
-
-def _lark(text: str) -> str:
-    return json.dumps({"grammars": [{"lark_grammar": text}]})
-
-
-def _of_schema(grammar: GrammarText, text: str) -> _Source:
-    lowered = lower(text, is_strict=grammar.is_strict)
-    whitespace = WHITESPACE if grammar.whitespace is None else grammar.whitespace
-    options = {"whitespace_pattern": whitespace, "json_allowed_escapes": ESCAPES}
-    return _Source(
-        json.dumps({"grammars": [{"json_schema": {**lowered.schema, "x-guidance": options}}]}), lowered.dropped
-    )
-
-
-def _choices(text: str) -> str:
-    try:
-        choices = json.loads(text)
-    except ValueError as error:
-        raise GrammarInvalid(f"the choices are not valid JSON: {error}") from None
-    if not is_list(choices) or not choices or not all(isinstance(choice, str) for choice in choices):
-        raise GrammarInvalid("the choices are not a list of at least one string")
-    if len(choices) > MAX_CHOICES:
-        raise GrammarTooComplex(f"there are over {MAX_CHOICES} choices")
-    return "start: CHOICE\nCHOICE: " + " | ".join(f"/{literal(choice)}/" if choice else '""' for choice in choices)
 
 
 def _refusal(grammar: GrammarText, message: str) -> InvalidInput:

@@ -9,7 +9,7 @@ from typing import Final
 from stoker.errors import GrammarTooComplex, UnsupportedSchema
 from stoker.grammars.flat import ALL_TYPES, LEAST, MOST, NUMBERS, Choice, Flat, Items, Properties, identity
 from stoker.grammars.negation import Negator
-from stoker.grammars.patterns import PatternError
+from stoker.grammars.patterns import PatternError, conjuncts
 from stoker.grammars.references import Document, Json, Node, is_list, is_object
 
 MAX_FLATS: Final = 20_000
@@ -253,7 +253,7 @@ class Conjunctions:
             case "enum":
                 flat.keep(value)
             case "pattern":
-                flat.patterns.append(value)
+                flat.patterns += conjuncts(value)
             case "format":
                 self._format(flat, value)
             case "required":
@@ -370,6 +370,10 @@ class Conjunctions:
         first_key, rest_key = ("items", "additionalItems") if is_list else ("prefixItems", "items")
         if not is_list and self._document.draft < 2020:
             given = [key for key in given if key != "prefixItems"]
+        if "prefixItems" in given and isinstance(keywords["prefixItems"], dict):
+            # No list: meant is what `items` says, as llama-server reads it.
+            given.remove("prefixItems")
+            flat.items.append(Items((), self._document.child(node, "prefixItems")))
         if not set(given) & {first_key, rest_key, "unevaluatedItems"}:
             return
         count = len(keywords[first_key]) if first_key in given else 0
@@ -399,6 +403,8 @@ def _is_well_formed(keyword: str, value: Json) -> bool:
         return _are((dict, bool), value)
     if keyword in _SCHEMAS:
         return isinstance(value, (dict, bool))
+    if keyword == "prefixItems" and isinstance(value, dict):
+        return True
     if keyword in _LISTS:
         return _are(str if keyword == "required" else object if keyword == "enum" else (dict, bool), value)
     if keyword in _MAPS:

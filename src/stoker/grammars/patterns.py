@@ -7,7 +7,7 @@ what all of them call so, and no space is what none of them does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -53,6 +53,23 @@ def finds(pattern: str, text: str) -> bool:
         raise PatternError(str(error)) from None
 
 
+def conjuncts(pattern: str) -> list[str]:
+    """Expressions that are all found where this one is: each `(?=…)` at its beginning, and what follows.
+
+    >>> conjuncts(r"^(?=.*[0-9])(?=.*[a-z]).{8,}$")
+    ['^(?:.*[0-9])', '^(?:.*[a-z])', '^.{8,}$']
+    """
+    found: list[str] = []
+    rest = pattern
+    while rest.startswith("^(?="):
+        inner, closed, after = _group_at(rest, 1)
+        if not closed or _QUANTIFIER.match(after) or _has_alternatives(after):
+            return [pattern]
+        found.append(f"^(?:{inner.removeprefix('?=')})")
+        rest = f"^{after}"
+    return [*found, rest]
+
+
 def complement(ranges: Iterable[Range]) -> list[Range]:
     """All other characters."""
     found: list[Range] = []
@@ -72,6 +89,43 @@ def other_than(words: Iterable[str]) -> str:
 def literal(text: str) -> str:
     """An expression for this text alone."""
     return "".join(map(_character, map(ord, text)))
+
+
+def _group_at(pattern: str, start: int) -> tuple[str, str, str]:
+    """The text of the group that opens there, without its parentheses; its end, if it has one; what follows it."""
+    depth = 0
+    for at, char in _syntax(pattern, start):
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if depth == 0:
+            return pattern[start + 1 : at], char, pattern[at + 1 :]
+    return pattern[start + 1 :], "", ""
+
+
+def _has_alternatives(pattern: str) -> bool:
+    """Outside of groups."""
+    depth = 0
+    for _, char in _syntax(pattern, 0):
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == "|" and depth == 0:
+            return True
+    return False
+
+
+def _syntax(pattern: str, start: int) -> Iterator[tuple[int, str]]:
+    """Characters that are neither escaped nor in a class, with their places."""
+    in_class = False
+    at = start
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 1
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+        else:
+            yield at, char
+        at += 1
 
 
 def _others(words: list[str]) -> str:

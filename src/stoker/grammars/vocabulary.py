@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from stoker.errors import UnsupportedParameter
@@ -25,9 +26,9 @@ class Tokenizer(Protocol):
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vocabulary:
-    """What grammars must know of a model."""
+    """What grammars must know of a model. Satisfies `stoker.grammars.sources.Names`."""
 
     tokenizer: Tokenizer
     eog_token_ids: frozenset[int]
@@ -40,6 +41,11 @@ class Vocabulary:
         token_ids = self.tokenizer.encode(text, parse_special=True)
         return token_ids[0] if len(token_ids) == 1 else None
 
+    def pieces(self, marker: str) -> list[str | int]:
+        """A marker's tokens and the text between them, without tokens that end an answer."""
+        return [piece for piece in cut(marker, self.spellings) if piece not in self.eog_token_ids]
+
+    @cached_property
     def spellings(self) -> dict[str, int]:
         """The tokens that are no text, by what they look like."""
         ids = sorted(self.special_token_ids | self.eog_token_ids)

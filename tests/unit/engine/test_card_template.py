@@ -1,10 +1,13 @@
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.cards import ModelCard
 from stoker.errors import InvalidInput, TemplateError
-from stoker.text.messages import Message
+from stoker.text.messages import Message, TextPart
 from stoker.text.volatile import VolatileHeaders
 
 CARD = ModelCard("m", "b", "a", "p", 1, 1, 1, 1, 1, 1, None, "<s>", "</s>", 1, 1, 1)
@@ -66,3 +69,53 @@ def test_a_message_that_says_nothing_is_refused(role: str):
     with pytest.raises(InvalidInput, match=r"`messages\[1\].content` is missing"):
         of().render([*HI, Message(role=role)])
     assert of().render([*HI, Message(role="assistant"), *HI])
+
+
+HISTORY = [
+    *HI,
+    Message(role="assistant", content=""),
+    Message(role="user", content="again"),
+]
+PARTICULAR = """
+{%- for m in messages %}
+    {%- if m.role not in roles or not m.content %}{{ raise_exception("no " + m.role) }}{% endif %}
+    {{- "[" + m.role + ": " + m.content + "]" }}
+{%- endfor %}"""
+
+
+def particular(*roles: str) -> CardTemplate:
+    return of(f"{{% set roles = {list(roles)} %}}{PARTICULAR}")
+
+
+def test_a_template_that_refuses_a_conversation_is_given_what_it_takes_for_granted():
+    template = particular("system", "user", "assistant")
+    assert template.render(HISTORY) == "[user: hi][assistant:  ][user: again]"
+    developer = Message(role="developer", content="Be kind.")
+    assert template.render([developer, *HI]) == "[system: Be kind.][user: hi]"
+
+
+def test_a_question_begins_with_a_system_prompt_that_the_template_refuses():
+    template, system = particular("user", "assistant"), Message(role="system", content="Be kind.")
+    assert template.render([system, system, *HI]) == "[user: Be kind.\n\nBe kind.\n\nhi]"
+    assert template.render([*HI, system]) == "[user: hi][user: Be kind.]"
+    parts = Message(role="user", content=(TextPart("a"), TextPart("b")))
+    assert template.render([Message(role="developer", content="x"), parts]) == "[user: x\n\na\nb]"
+
+
+def test_what_a_template_refuses_for_another_reason_is_refused_with_its_words():
+    with pytest.raises(TemplateError, match="no assistant"):
+        particular("system", "user").render(HISTORY)
+    with pytest.raises(TemplateError, match="no user"):
+        particular("system").render(HI)
+
+
+def test_tools_have_all_that_a_template_takes_for_granted_if_it_refuses_them():
+    tools: list[dict[str, Any]] = [
+        {"type": "function", "function": {"name": "now"}},
+        {"type": "function", "function": {"name": "then", "description": None, "parameters": {"type": "x"}}},
+    ]
+    demanding = (
+        "{% for f in tools or [] %}<{{ f.function.description + ':' + f.function.parameters.type }}>{% endfor %}"
+    )
+    template = of(Path("tests/golden/chat_templates/qwen3.jinja").read_text() + demanding)
+    assert template.render(HI, tools=tools).endswith("<:object><:x>")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stoker.core.outline import GrammarText
-from stoker.grammars.patterns import PatternError, finds, literal, other_than, rust_pattern
+from stoker.grammars.patterns import PatternError, conjuncts, finds, literal, other_than, rust_pattern
 from tests.grammars import Answers, short_texts
 
 CASES = [
@@ -53,6 +53,23 @@ def test_python_and_the_engine_find_the_same(answers: Answers, pattern: str, goo
 def test_what_cannot_be_followed_is_refused(pattern: str, message: str) -> None:
     with pytest.raises(PatternError, match=message):
         rust_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "parts"),
+    [
+        (r"^(?=.*[0-9])(?=a|b)x$", ["^(?:.*[0-9])", "^(?:a|b)", "^x$"]),
+        (r"^(?=(a[)(]\)))b(c|d)", [r"^(?:(a[)(]\)))", "^b(c|d)"]),
+        ("^(?=a)b|c", ["^(?=a)b|c"]),
+        ("^(?=a)*b", ["^(?=a)*b"]),
+        ("^(?=a", ["^(?=a"]),
+        ("(?=a)b", ["(?=a)b"]),
+        ("^(?!a)b", ["^(?!a)b"]),
+        ("^a(?=b)b", ["^a(?=b)b"]),
+    ],
+)
+def test_what_is_looked_for_at_the_beginning_becomes_expressions_of_its_own(pattern: str, parts: list[str]) -> None:
+    assert conjuncts(pattern) == parts
 
 
 def test_other_than_finds_all_other_texts() -> None:

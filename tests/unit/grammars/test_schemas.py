@@ -59,6 +59,12 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
         ['{"k": "x", "n": 1}', '{"k": "y", "m": 1}', '{"n": 1}'],
         ['{"k": "x", "m": 1}', '{"k": "y", "n": 1}', '{"m": 1}'],
     ),
+    (
+        {"type": "string", "pattern": r"^(?=.*[0-9])(?=.*[)|])[a-z0-9|)]{3,4}$"},
+        ['"a1|"', '"2)bc"', '"|||1"'],
+        ['"a1b"', '"a|b"', '"1|"', '"1|234"'],
+    ),
+    ({"type": "array", "prefixItems": {"type": "string"}, "items": {}}, ['["a", "b"]', "[]"], ['["a", 1]', "[1]"]),
     ({"type": "object", "propertyNames": {"pattern": "^a"}}, ['{"ab": 1}', "{}"], ['{"ba": 1}']),
     ({"type": "object", "propertyNames": {"enum": ["x", "y"]}}, ['{"x": 1}'], ['{"z": 1}']),
     ({"type": "object", "propertyNames": {"maxLength": 2}}, ['{"xx": 1}'], ['{"xxx": 1}']),

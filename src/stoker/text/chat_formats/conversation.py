@@ -20,6 +20,8 @@ To call functions, write this, with the names and arguments that you need:
 Call a function only if you need it. Otherwise answer in plain text."""
 _RESULT = "Result of {name}:\n{content}"
 _ID_CHARS = 9
+_UNKNOWN = "unknown"
+"""The name of a function whose call is not in the conversation."""
 
 
 def prepared(
@@ -39,6 +41,60 @@ def prepared(
     if chat_format.renders_tools and row.name != GENERIC.name:
         return adapted, list(tools)
     return _with_instruction(adapted, instruction(tools, row), takes_system=chat_format.takes_system), None
+
+
+def plainer(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Json]] | None, *, takes_system: bool
+) -> tuple[list[Message], list[Mapping[str, Json]] | None]:
+    """The same conversation for a template that has refused it, with what templates take for granted.
+
+    Tools have a description and parameters, and results a name; a message of the assistant is at least a space, and a
+    developer is the system. If the template takes no system prompt, the question behind that begins with it.
+    """
+    given = [*map(_stated, messages)]
+    return given if takes_system else _without_system(given), None if tools is None else [*map(_completed, tools)]
+
+
+def _stated(message: Message) -> Message:
+    match message.role:
+        case "developer":
+            return replace(message, role="system")
+        case "tool":
+            return replace(message, name=message.name or _UNKNOWN)
+        case "assistant" if not (message.text or message.tool_calls):
+            return replace(message, content=" ")
+        case _:
+            return message
+
+
+def _completed(tool: Mapping[str, Json]) -> Mapping[str, Json]:
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    parameters = function.get("parameters")
+    usual: dict[str, Json] = {"type": "object", "properties": {}}
+    return {
+        **tool,
+        "function": {
+            **function,
+            "description": function.get("description") or "",
+            "parameters": usual | parameters if isinstance(parameters, dict) else usual,
+        },
+    }
+
+
+def _without_system(messages: Iterable[Message]) -> list[Message]:
+    found: list[Message] = []
+    texts: list[str] = []
+    for message in messages:
+        if message.role == "system":
+            texts.append(message.text)
+        elif message.role == "user" and texts:
+            found.append(_begun_with("\n\n".join(texts), message))
+            texts = []
+        else:
+            found.append(message)
+    return [*found, Message(role="user", content="\n\n".join(texts))] if texts else found
 
 
 def instruction(tools: Sequence[Mapping[str, Json]], row: Format) -> str:
@@ -144,7 +200,8 @@ def _adapted_result(
     call_id = message.tool_call_id or ""
     name = message.name or names.get(call_id)
     if chat_format.renders_results and chat_format.row.name != GENERIC.name:
-        return replace(message, name=name, tool_call_id=ids.get(call_id, message.tool_call_id))
+        other = _alnum_id(call_id) if chat_format.row.id_form == "alnum9" and call_id else message.tool_call_id
+        return replace(message, name=name, tool_call_id=ids.get(call_id, other))
     return Message(role="user", content=_RESULT.format(name=name or "the function", content=message.text))
 
 
@@ -163,11 +220,15 @@ def _with_instruction(messages: Sequence[Message], text: str, *, takes_system: b
     """The system prompt, or a new one, ends with `text`. Where there is none, the first question begins with it."""
     first = messages[0] if messages else None
     if not takes_system and first is not None and first.role == "user":
-        content = first.content if isinstance(first.content, tuple) else (TextPart(first.text),)
-        return [replace(first, content=_merged(TextPart(f"{text}\n\n"), content)), *messages[1:]]
+        return [_begun_with(text, first), *messages[1:]]
     if first is not None and first.role in ("system", "developer"):
         return [replace(first, content=f"{first.text}\n\n{text}"), *messages[1:]]
     return [Message(role="system", content=text), *messages]
+
+
+def _begun_with(text: str, message: Message) -> Message:
+    content = message.content if isinstance(message.content, tuple) else (TextPart(message.text),)
+    return replace(message, content=_merged(TextPart(f"{text}\n\n"), content))
 
 
 def _merged(first: TextPart, parts: tuple[Part, ...]) -> Content:

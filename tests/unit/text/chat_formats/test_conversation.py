@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.text.chat_formats.conversation import prepared, written
+from stoker.text.chat_formats.conversation import plainer, prepared, written
 from stoker.text.chat_formats.probe import ChatFormat, find_format
 from stoker.text.chat_formats.reader import read_whole
 from stoker.text.chat_formats.shapes import BareCalls, TaggedCalls
@@ -146,3 +146,8 @@ def test_arguments_that_are_no_json_stay_text() -> None:
     broken: dict[str, Json] = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{k: 1"}}
     messages, _ = prepared([HISTORY[0], Message(role="assistant", tool_calls=(broken,))], TOOLS, format_of(CHATML))
     assert '"arguments": "{k: 1"' in messages[-1].text
+
+
+def test_a_result_of_an_unknown_call_has_a_name_for_templates_that_want_one() -> None:
+    result = Message(role="tool", content="42", tool_call_id="lost")
+    assert plainer([result], None, takes_system=True) == ([replace(result, name="unknown")], None)

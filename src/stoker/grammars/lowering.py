@@ -1,0 +1,150 @@
+"""Makes sources of constraints in a process of its own: no thread of the engine waits for Python's lock meanwhile.
+
+Each message is a line of JSON. The process is started when it is first needed, and again after it was ended; where none
+can be started, the work is done here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from threading import Lock, Timer
+from typing import Final, TypeAlias
+
+import msgspec
+
+from stoker.errors import FieldValue, GrammarTooComplex, InvalidInput, error_from_code
+from stoker.grammars.sources import Order, Source, source_of
+from stoker.grammars.vocabulary import Vocabulary
+
+_PROGRAM: Final = (sys.executable, "-P", "-m", "stoker.grammars.lowering_program")
+MAX_S: Final = 10.0
+"""For one constraint; then the process is ended."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The first message to the process: tokens that are no text, by their spelling, and those that end an answer."""
+
+    spellings: dict[str, int]
+    ends: list[int]
+
+
+class Wanted(msgspec.Struct, frozen=True, tag=True):
+    """The process must know which token a text is. The answer is a line with its id, or null."""
+
+    text: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """An error of the request."""
+
+    code: str
+    message: str
+    fields: dict[str, FieldValue]
+
+
+class Made(msgspec.Struct, frozen=True, tag=True):
+    """What was ordered."""
+
+    source: Source
+
+
+Reply: TypeAlias = Wanted | Refused | Made
+_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
+
+
+class Lowering:
+    """The process, seen from the thread that compiles. `close` may be called by any thread.
+
+    Args:
+        vocabulary: of the model.
+        program: the command of the process.
+        max_s: seconds for one constraint.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, program: tuple[str, ...] = _PROGRAM, max_s: float = MAX_S) -> None:
+        self._vocabulary = vocabulary
+        self._program = program
+        self._max_s = max_s
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """None: no process runs."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def start(self) -> None:
+        """Starts the process if none runs. It is ready in about 0.1 s; orders may be given before that."""
+        with self._lock:
+            if self._is_closed or (self._process is not None and self._process.poll() is None):
+                return
+            pipe = subprocess.PIPE
+            with contextlib.suppress(OSError):
+                self._process = subprocess.Popen(self._program, stdin=pipe, stdout=pipe)
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._send(self._process, Known(self._vocabulary.spellings, sorted(self._vocabulary.eog_token_ids)))
+
+    def source(self, order: Order) -> Source:
+        """See `source_of`. A constraint that takes too long, or ends the process, is too complex."""
+        until_s = time.monotonic() + self._max_s
+        for _ in range(2):  # the system may have ended the process before
+            self.start()
+            process = self._process
+            if self._is_closed:
+                raise InvalidInput("the model is being closed")
+            if process is None:
+                return source_of(order, self._vocabulary)
+            timer = Timer(max(0.0, until_s - time.monotonic()), process.kill)
+            timer.start()
+            try:
+                self._send(process, order)
+                return self._answer(process)
+            except (OSError, EOFError):
+                self._end(process)
+            finally:
+                timer.cancel()
+        raise GrammarTooComplex("the grammar is too complex: preparing it takes too much time or memory")
+
+    def close(self) -> None:
+        """Ends the process. Calling it twice is allowed."""
+        with self._lock:
+            self._is_closed = True
+            process = self._process
+        if process is not None:
+            self._end(process)
+
+    def _answer(self, process: subprocess.Popen[bytes]) -> Source:
+        assert process.stdout is not None
+        while True:
+            line = process.stdout.readline()
+            if not line.endswith(b"\n"):
+                raise EOFError
+            match _replies.decode(line):
+                case Wanted(text):
+                    self._send(process, self._vocabulary.one_token(text))
+                case Refused(code, message, fields):
+                    raise error_from_code(code, message, fields)
+                case Made(source):
+                    return source
+
+    def _send(self, process: subprocess.Popen[bytes], message: Known | Order | int | None) -> None:
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(message) + b"\n")
+        process.stdin.flush()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        with self._lock:
+            if self._process is process:
+                self._process = None

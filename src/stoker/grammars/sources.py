@@ -1,0 +1,135 @@
+"""From the text of a constraint to what the engine compiles. Of a vocabulary it needs the names of some tokens only.
+
+Texts of strangers can make much work here, all of it in Python. So it may be done in another process: see `lowering`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from stoker.core.outline import GrammarText
+from stoker.errors import GrammarInvalid, GrammarTooComplex
+from stoker.grammars.calls import alone, call_source
+from stoker.grammars.gbnf import lark_of_gbnf
+from stoker.grammars.notations import ESCAPES, WHITESPACE
+from stoker.grammars.patterns import literal
+from stoker.grammars.raw_text import regex
+from stoker.grammars.references import Json, is_list, is_object
+from stoker.grammars.schemas import lower
+
+MAX_REGEX: Final = 64 << 10
+"""Characters of a regular expression."""
+MAX_GRAMMAR: Final = 1 << 20
+"""Characters of any other grammar."""
+MAX_CALLS: Final = 5 << 20
+"""Characters of the plan of an answer that may call tools, with the schemas of all tools."""
+MAX_CHOICES: Final = 50_000
+
+
+class Names(Protocol):
+    """What grammars must know of the tokens of a model."""
+
+    def one_token(self, text: str) -> int | None:
+        """The token that a text is; None if it is several, or none."""
+        ...
+
+    def pieces(self, marker: str) -> list[str | int]:
+        """A marker's tokens and the text between them, without tokens that end an answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A constraint that is to be compiled."""
+
+    grammar: GrammarText
+    alone: int | None = None
+    """Of an answer that may call tools: nothing but the call of this tool."""
+    relaxed: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Of such an answer: tools whose arguments may be any object, and why, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the engine compiles."""
+
+    text: str
+    dropped: tuple[str, ...] = ()
+    """What of a schema is not enforced, in words."""
+    doubtful: tuple[str, ...] = ()
+    """See `CallSource.doubtful`."""
+    tools: tuple[tuple[str, bool], ...] = ()
+    """Of an answer that may call tools: their names, and whether their arguments must be enforced."""
+
+
+def source_of(order: Order, names: Names) -> Source:
+    """What the engine compiles for a constraint.
+
+    Raises:
+        GrammarInvalid: the grammar is malformed.
+        GrammarTooComplex: it is over a limit.
+        UnsupportedSchema: a JSON schema has what cannot be enforced.
+    """
+    grammar = order.grammar
+    limit = {"regex": MAX_REGEX, "calls": MAX_CALLS}.get(grammar.kind, MAX_GRAMMAR)
+    if len(grammar.text) > limit:
+        raise GrammarTooComplex(f"the grammar has over {limit} characters")
+    match grammar.kind:
+        case "json_schema":
+            return _of_schema(grammar, grammar.text)
+        case "json_object":
+            return _of_schema(grammar, '{"type": "object"}')
+        case "regex":
+            return Source(of_lark(f"start: {regex(grammar.text)}"))
+        case "choice":
+            return Source(of_lark(_choices(grammar.text)))
+        case "gbnf":
+            return Source(of_lark(lark_of_gbnf(grammar.text, names.one_token)))
+        case "lark":
+            return Source(of_lark(grammar.text))
+        case "calls":
+            return _of_calls(order, names)
+
+
+def of_lark(text: str) -> str:
+    """A grammar in Lark, as the engine wants it."""
+    return json.dumps({"grammars": [{"lark_grammar": text}]})
+
+
+def _of_calls(order: Order, names: Names) -> Source:
+    plan: Json = json.loads(order.grammar.text)
+    tools = tuple((str(tool["name"]), bool(tool["is_strict"])) for tool in plan["tools"])
+    if order.alone is not None:
+        plan = alone(plan, order.alone)
+    source = call_source(plan, names.pieces, order.relaxed)
+    grammars: list[Json] = [{"lark_grammar": source.lark}]
+    dropped = (*source.dropped, *order.relaxed.values())
+    if is_object(plan["content"]):
+        content = source_of(Order(GrammarText(**plan["content"])), names)
+        grammars.append({"name": "content", **json.loads(content.text)["grammars"][0]})
+        dropped = (*content.dropped, *dropped)
+    return Source(json.dumps({"grammars": grammars}), dropped, source.doubtful, tools)
+
+
+def _of_schema(grammar: GrammarText, text: str) -> Source:
+    lowered = lower(text, is_strict=grammar.is_strict)
+    whitespace = WHITESPACE if grammar.whitespace is None else grammar.whitespace
+    options = {"whitespace_pattern": whitespace, "json_allowed_escapes": ESCAPES}
+    return Source(
+        json.dumps({"grammars": [{"json_schema": {**lowered.schema, "x-guidance": options}}]}), lowered.dropped
+    )
+
+
+def _choices(text: str) -> str:
+    try:
+        choices = json.loads(text)
+    except ValueError as error:
+        raise GrammarInvalid(f"the choices are not valid JSON: {error}") from None
+    if not is_list(choices) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise GrammarInvalid("the choices are not a list of at least one string")
+    if len(choices) > MAX_CHOICES:
+        raise GrammarTooComplex(f"there are over {MAX_CHOICES} choices")
+    return "start: CHOICE\nCHOICE: " + " | ".join(f"/{literal(choice)}/" if choice else '""' for choice in choices)
