@@ -100,6 +100,9 @@ class PlantedHead:
     def can_draft(self, slot: int) -> bool:
         return self._port.can_draft(slot)
 
+    def num_waiting(self, slot: int) -> int:
+        return self._port.num_waiting(slot)
+
     def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """As the port's own, but for the largest logit of each row."""
         ends = {slot: (self._sequence(length, entry), length + 1) for slot, length, entry, _ in wanted}

@@ -227,6 +227,10 @@ class NativeBackend:
         """See `DraftHeadPort.can_draft`."""
         return self._head is not None and self._head.can_draft(slot)
 
+    def num_waiting(self, slot: int) -> int:
+        """See `DraftHeadPort.num_waiting`."""
+        return 0 if self._head is None else self._head.num_waiting(slot)
+
     def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """See `DraftHeadPort.draft`."""
         self._open_decoder()

@@ -121,6 +121,10 @@ class DraftHead:
         """Whether the head has seen all of a slot, or will when it drafts."""
         return self._tails[slot].gap is None
 
+    def num_waiting(self, slot: int) -> int:
+        """Entries that are seen with the next guess."""
+        return len(self._tails[slot].entries)
+
     def follow(self, chunks: Iterable[Chunk]) -> None:
         """The model has computed these, and has written what was wanted."""
         row, full = 0, list[int]()
