@@ -152,6 +152,10 @@ def test_it_needs_a_state_that_was_computed(tmp_path: Path) -> None:
         assert not backend.can_draft(0), "nothing was sampled"
         other.import_kv(2, 0, 40, backend.export_kv(0, 0, 40))
         assert not other.can_draft(2)
+        compute(other, 3, 0, token_ids[:20])
+        assert other.can_draft(3)
+        other.import_kv(3, 20, 40, backend.export_kv(0, 20, 40))
+        assert not other.can_draft(3), "the state that it has is an older one"
         compute(other, 2, 39, token_ids[39:40], Truncate(2, 39))
         assert_like_reference(other, reference, 2, token_ids)
 
