@@ -23,7 +23,7 @@ MAX_FUNCTION_P95 = 25
 MAX_FUNCTION_LINES = 60
 MAX_ROOM_LINES = {
     "core": 6_150,  # pools whose size moves between models
-    "engine": 8_390,  # questions that move the size of the KV pool
+    "engine": 8_400,  # questions that move the size of the KV pool, and what a draft head sees first
     "grammars": 4_230,
     "text/chat_formats": 2_325,
     "chat": 1_160,
