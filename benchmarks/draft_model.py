@@ -3,8 +3,11 @@
     python benchmarks/synthetic.py /tmp/4b.gguf --num-layers 36 --hidden 2560 --feed-forward 9728
     python benchmarks/synthetic.py /tmp/draft.gguf --num-layers 28 --hidden 1024 --feed-forward 3072 --num-heads 16
     python benchmarks/draft_model.py /tmp/4b.gguf /tmp/draft.gguf --acceptance 0 0.5 0.7 0.9 --streams 1 4 8
+    python benchmarks/synthetic.py /tmp/eagle.gguf --drafts-for /tmp/4b.gguf
+    python benchmarks/draft_model.py /tmp/4b.gguf /tmp/eagle.gguf
 
-Both models may be noise. Each pass of the draft model is really computed; then what it says is replaced: by the token
+The draft model is a model of its own, or a file that drafts from what the other one computes (EAGLE-3, Gemma 4's
+assistant). Both may be noise. Each pass of it is really computed; then what it says is replaced: by the token
 that the other model is going to write, with the chance that is asked for, and else by a wrong one. All answers are
 compared. On a machine that has other things to do, `--cpu-time` counts the seconds of one thread, for the figures and
 for the engine's own decisions.
@@ -16,16 +19,17 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
-from stoker.backends.base import Backend, Logits
+from stoker.backends.base import Backend, DraftHeadPort, Guess, Logits, most_likely
 from stoker.backends.native.extension import RowSampler
-from stoker.core.batch import Batch
+from stoker.core.batch import Batch, Entry
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
@@ -78,6 +82,54 @@ class Planted:
         self._backend.close()
 
 
+class PlantedHead:
+    """The same for what drafts from the states of the other model. Satisfies `DraftHeadPort`.
+
+    Args:
+        port: computes.
+        seed: of the dice.
+    """
+
+    def __init__(self, port: DraftHeadPort, seed: int = 1) -> None:
+        self._port = port
+        self._random = random.Random(seed)
+        self.acceptance = 1.0
+        self.sequences: dict[int, list[int]] = {}
+        """Prompts with their answers, by their first entry."""
+
+    def can_draft(self, slot: int) -> bool:
+        return self._port.can_draft(slot)
+
+    def num_waiting(self, slot: int) -> int:
+        return self._port.num_waiting(slot)
+
+    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
+        """As the port's own, but for the largest logit of each row."""
+        ends = {slot: (self._sequence(length, entry), length + 1) for slot, length, entry, _ in wanted}
+
+        def planted(logits: Logits, places: Sequence[tuple[int, int]]) -> list[Entry]:
+            chosen = [self._said(*ends[slot], ahead, logits.shape[1]) for slot, ahead in places]
+            rows = np.arange(len(chosen))
+            before = logits[rows, chosen]
+            logits[rows, chosen] = np.inf
+            found = guess(logits, places)
+            logits[rows, chosen] = before
+            return found
+
+        return self._port.draft(wanted, planted)
+
+    def _sequence(self, length: int, entry: Entry) -> list[int]:
+        """That which goes on with this entry at this place."""
+        for sequence in self.sequences.values():
+            if length < len(sequence) and sequence[length] == entry:
+                return sequence
+        return []
+
+    def _said(self, sequence: list[int], end: int, ahead: int, vocab_size: int) -> int:
+        right = sequence[end + ahead] if end + ahead < len(sequence) else 0
+        return right if self._random.random() < self.acceptance else (right + 1) % vocab_size
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
@@ -116,13 +168,15 @@ def main() -> None:
     drafting.close()
 
 
-def engine_of(config: EngineConfig, clock: Clock) -> tuple[Engine, Planted | None]:
-    """An engine, and its draft model, if it has one, which is told what to say."""
+def engine_of(config: EngineConfig, clock: Clock) -> tuple[Engine, Planted | PlantedHead | None]:
+    """An engine, and what drafts for it, if there is something, which is told what to say."""
     loaded = load_model(config, None, no_mark)
-    planted = None if loaded.draft_backend is None else Planted(loaded.draft_backend)
+    model = None if loaded.draft_backend is None else Planted(loaded.draft_backend)
+    head = None if loaded.head_port is None else PlantedHead(loaded.head_port)
+    planted = model or head
     scheduling = SchedulerConfig(max_running=config.parallel, max_draft=0 if planted is None else _MAX_DRAFT)
-    engine = Engine(replace(loaded, draft_backend=planted), scheduling, row_kernels=RowSampler(), clock=clock)
-    return engine, planted
+    loaded = replace(loaded, draft_backend=model, head_port=head)
+    return Engine(loaded, scheduling, row_kernels=RowSampler(), clock=clock), planted
 
 
 def compare(

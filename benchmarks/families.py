@@ -37,6 +37,9 @@ class Family:
     expert_type: str | None = None
     """Of the matrices of experts, where it is not a matter of choice."""
     has_output_norm: bool = True
+    has_embedding: bool = True
+    num_drafted_tokens: int = 0
+    """First tokens of a vocabulary that a file which drafts has; 0 = it has no list of them."""
 
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:

@@ -2,6 +2,7 @@
 
     python benchmarks/synthetic.py llama-1b-q4_k.gguf --type Q4_K
     python benchmarks/synthetic.py qwen35.gguf --family qwen35-4b
+    python benchmarks/synthetic.py eagle.gguf --drafts-for llama-1b-q4_k.gguf
 
 The tokenizer is that of `smollm2`, so prompts are ordinary text. Weights are random blocks of the type itself, of zero
 mean: what is measured is how fast they are read and multiplied, and every type is written at the speed of the disk.
@@ -17,7 +18,8 @@ from typing import Any, cast
 
 import gguf
 import numpy as np
-from families import FAMILIES, family, is_float
+from drafter_shapes import drafter_for
+from families import FAMILIES, Family, family, is_float
 from numpy.typing import NDArray
 
 from stoker.models.store import resolve
@@ -72,11 +74,10 @@ def write(path: Path, shape: Shape, quantization: str, *, seed: int = 0) -> None
     writer.close()
 
 
-def write_family(path: Path, name: str, quantization: str, *, seed: int = 0) -> None:
-    """The same for one of `FAMILIES`."""
-    found = family(name)
+def write_family(path: Path, found: Family, quantization: str, *, seed: int = 0) -> None:
+    """The same for a family."""
     writer = gguf.GGUFWriter(path, found.architecture)
-    writer.add_name(f"Synthetic {name} {quantization}")
+    writer.add_name(f"Synthetic {found.architecture} {quantization}")
     for key, value in found.keys.items():
         _add_value(writer, key if key.startswith("tokenizer.") else f"{found.architecture}.{key}", value)
     writer.add_embedding_length(found.hidden)
@@ -84,7 +85,11 @@ def write_family(path: Path, name: str, quantization: str, *, seed: int = 0) -> 
     writer.add_vocab_size(vocab_size)
     random = np.random.default_rng(seed)
     norm = (("output_norm.weight", (found.hidden,)),) if found.has_output_norm else ()
-    for tensor, shape in (("token_embd.weight", (0, found.hidden)), *found.tensors, *norm):
+    embedding = (("token_embd.weight", (0, found.hidden)),) if found.has_embedding else ()
+    if found.num_drafted_tokens:
+        token_ids = np.arange(found.num_drafted_tokens, dtype=np.int64)
+        writer.add_tensor("d2t", token_ids, raw_dtype=gguf.GGMLQuantizationType.I64)
+    for tensor, shape in (*embedding, *found.tensors, *norm):
         sizes = tuple(size or vocab_size for size in shape)
         if is_float(tensor, shape):
             writer.add_tensor(tensor, _floats(tensor, sizes, random))
@@ -221,15 +226,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
     parser.add_argument("--family", choices=sorted(FAMILIES), help="a real shape, instead of the sizes below")
+    parser.add_argument("--drafts-for", type=Path, help="a model: a file that drafts from what that one computes")
     parser.add_argument("--type", choices=TYPES, default="Q4_K")
     for field in Shape.__dataclass_fields__.values():
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=field.default)
     arguments = vars(parser.parse_args())
-    path, quantization, chosen = (arguments.pop(name) for name in ("path", "type", "family"))
-    if chosen is None:
-        write(path, Shape(**arguments), quantization)
+    path, quantization, chosen, target = (arguments.pop(name) for name in ("path", "type", "family", "drafts_for"))
+    if target is not None:
+        write_family(path, drafter_for(target), quantization)
+    elif chosen is not None:
+        write_family(path, family(chosen), quantization)
     else:
-        write_family(path, chosen, quantization)
+        write(path, Shape(**arguments), quantization)
     print(f"{path}: {path.stat().st_size / 2**20:.0f} MiB of {quantization}")
 
 

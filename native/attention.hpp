@@ -92,6 +92,7 @@ struct AttentionRows {
     int32_t position;       // of the first token
     int32_t num_tokens;
     int32_t sees_to;  // all of them see the positions before this one, also those behind their own
+    int32_t first;   // positions before this one are not seen, but by themselves
     int32_t window;  // a position sees itself and the window - 1 before it; 0 = all before it
     int32_t length;  // > 0: it sees all so many positions of the sequence, or window / 2 before it and as many behind
     const float* slopes;  // of the query heads: what a score loses with each position between; or nullptr
@@ -102,7 +103,7 @@ struct AttentionRows {
     int32_t rows() const { return num_tokens * group; }
     int32_t first_seen(int32_t at) const {
         const int32_t before = length > 0 ? window / 2 : window - 1;
-        return window > 0 && at > before ? at - before : 0;
+        return std::min(at, window > 0 ? std::max(first, at - before) : first);
     }
     // Behind the last one that is seen.
     int32_t end_seen(int32_t at) const {

@@ -47,15 +47,19 @@ class BoundDecoder {
 public:
     BoundDecoder(const nb::dict& description, nb::handle memory, int32_t num_pages, int32_t num_window_pages,
                  int32_t num_states, int32_t max_batch_tokens, int32_t num_threads, const std::string& kv_type, const std::string& kernels,
-                 SharedCores* cores, const std::vector<int32_t>& cpus)
-        : memory_(memory, false) {
+                 SharedCores* cores, const std::vector<int32_t>& cpus, nb::handle lent, BoundDecoder* lender)
+        : memory_(memory, false), lender_(lender) {
         require(num_pages > 0 && num_window_pages >= 0 && num_states >= 0 && max_batch_tokens > 0 && num_threads > 0,
                 "a size is zero or negative");
         require(reinterpret_cast<uintptr_t>(memory_.data()) % 64 == 0, "the memory must begin at a multiple of 64 bytes");
         require(std::ranges::all_of(cpus, [](int32_t cpu) { return cpu >= 0 && cpu < kMaxCpus; }), "no such CPU");
-        decoder_ = std::make_unique<Decoder>(read_description(description, memory_, tables_), kernels_or_best(kernels),
+        if (!lent.is_none()) {
+            lent_ = std::make_unique<Bytes>(lent, false);
+            require(reinterpret_cast<uintptr_t>(lent_->data()) % 64 == 0, "the memory must begin at a multiple of 64 bytes");
+        }
+        decoder_ = std::make_unique<Decoder>(read_description(description, memory_, lent_.get(), tables_), kernels_or_best(kernels),
                                              kv_type_named(kv_type), num_pages, num_window_pages, num_states, max_batch_tokens,
-                                             num_threads, cores, cpus);
+                                             num_threads, cores, cpus, lender == nullptr ? nullptr : &lender->open());
     }
 
     void forward(Array<const int32_t, 1> tokens, Array<const int32_t, 2> chunks, Array<const int32_t, 2> tables,
@@ -63,14 +67,18 @@ public:
                  std::optional<Array<const int32_t, 2>> adapters, std::optional<Array<const float, 1>> scales,
                  std::optional<Array<const float, 2>> inputs, std::optional<Array<const int32_t, 1>> sees_to,
                  std::optional<Array<const int32_t, 2>> rotary, std::optional<Array<const float, 2>> joined,
+                 std::optional<Array<const float, 2>> features, std::optional<Array<float, 2>> extracted,
+                 std::optional<Array<float, 2>> logit_hidden,
                  std::optional<Array<const int32_t, 2>> window_tables) {
         Decoder& decoder = open();
         const DecoderSpec& spec = decoder.spec();
         require(chunks.shape(1) == 4, "chunks must have four columns");
-        require(logits.shape(1) == size_t(spec.vocab_size), "logits must have a column for each token id");
-        require(!hidden || (hidden->shape(0) == tokens.shape(0) && hidden->shape(1) == size_t(spec.hidden_size)),
+        require(logits.shape(1) == size_t(spec.num_logits()), "logits must have a column for each token id");
+        require(!hidden || (hidden->shape(0) == tokens.shape(0) && hidden->shape(1) == size_t(spec.given_size())),
                 "hidden must have a row for each token");
-        require(!maxima || (maxima->shape(0) == logits.shape(0) && maxima->shape(1) == size_t(num_maxima(spec.vocab_size))),
+        require(!logit_hidden || (logit_hidden->shape(0) == logits.shape(0) && logit_hidden->shape(1) == size_t(spec.hidden_size)),
+                "logit_hidden must have a row for each of the logits");
+        require(!maxima || (maxima->shape(0) == logits.shape(0) && maxima->shape(1) == size_t(num_maxima(spec.num_logits()))),
                 "maxima must have a row for each of the logits, and a column for each of its blocks");
         require(adapters.has_value() == scales.has_value() &&
                     (!adapters || (adapters->shape(1) == 2 && adapters->shape(0) == scales->shape(0))),
@@ -81,8 +89,12 @@ public:
                 "rotary must have three positions for each token");
         require(!window_tables || (window_tables->shape(0) == tables.shape(0) && window_tables->shape(1) == tables.shape(1)),
                 "the page tables of windows must be as large as the others");
-        require(!joined || (joined->shape(0) == tokens.shape(0) && joined->shape(1) == size_t(spec.hidden_size)),
+        require(!joined || (joined->shape(0) == tokens.shape(0) && joined->shape(1) == size_t(spec.join.hidden_size)),
                 "joined must have a row for each token");
+        require(!features || (features->shape(0) == tokens.shape(0) && features->shape(1) == size_t(spec.join.fuse.w.cols)),
+                "features must have a row for each token");
+        require(!extracted || (extracted->shape(0) == tokens.shape(0) && extracted->shape(1) == size_t(spec.extracted_size())),
+                "extracted must have a row for each token");
         static_assert(sizeof(Chunk) == 4 * sizeof(int32_t) && sizeof(AdapterUse) == 2 * sizeof(int32_t));
         const Batch batch = {
             .tokens = tokens.data(),
@@ -96,7 +108,10 @@ public:
             .logits = logits.data(),
             .num_rows = int32_t(logits.shape(0)),
             .hidden = hidden ? hidden->data() : nullptr,
+            .logit_hidden = logit_hidden ? logit_hidden->data() : nullptr,
             .joined = joined ? joined->data() : nullptr,
+            .features = features ? features->data() : nullptr,
+            .extracted = extracted ? extracted->data() : nullptr,
             .maxima = maxima ? maxima->data() : nullptr,
             .uses = adapters ? reinterpret_cast<const AdapterUse*>(adapters->data()) : nullptr,
             .use_scales = scales ? scales->data() : nullptr,
@@ -213,6 +228,9 @@ private:
         if (decoder_ == nullptr) {
             throw std::runtime_error("the decoder was closed");
         }
+        if (lender_ != nullptr) {
+            lender_->open();
+        }
         return *decoder_;
     }
 
@@ -242,6 +260,8 @@ private:
     }
 
     Bytes memory_;
+    std::unique_ptr<Bytes> lent_;
+    BoundDecoder* lender_;  // kept alive by Python
     Tables tables_;
     std::map<int32_t, std::unique_ptr<Bytes>> adapter_memory_;
     std::unique_ptr<Decoder> decoder_;
@@ -253,11 +273,12 @@ private:
 void bind_decoder(nb::module_& module) {
     nb::class_<BoundDecoder>(module, "Decoder")
         .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, int32_t, int32_t, const std::string&,
-                      const std::string&, SharedCores*, const std::vector<int32_t>&>(),
-             nb::keep_alive<1, 11>(),
+                      const std::string&, SharedCores*, const std::vector<int32_t>&, nb::handle, BoundDecoder*>(),
+             nb::keep_alive<1, 11>(), nb::keep_alive<1, 14>(),
              nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"), nb::arg("num_window_pages") = 0,
              nb::arg("num_states") = 0, nb::arg("max_batch_tokens"), nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "",
-             nb::arg("cores").none() = nb::none(), nb::arg("cpus") = std::vector<int32_t>())
+             nb::arg("cores").none() = nb::none(), nb::arg("cpus") = std::vector<int32_t>(), nb::arg("lent") = nb::none(),
+             nb::arg("lender").none() = nb::none())
         .def_prop_ro("page_bytes", &BoundDecoder::page_bytes)
         .def_prop_ro("window_page_bytes", &BoundDecoder::window_page_bytes)
         .def_prop_ro("state_bytes", &BoundDecoder::state_bytes)
@@ -267,7 +288,9 @@ void bind_decoder(nb::module_& module) {
              nb::arg("maxima").noconvert() = nb::none(), nb::arg("adapters").noconvert() = nb::none(),
              nb::arg("scales").noconvert() = nb::none(), nb::arg("inputs").noconvert() = nb::none(),
              nb::arg("sees_to").noconvert() = nb::none(), nb::arg("rotary").noconvert() = nb::none(),
-             nb::arg("joined").noconvert() = nb::none(), nb::arg("window_tables").noconvert() = nb::none())
+             nb::arg("joined").noconvert() = nb::none(), nb::arg("features").noconvert() = nb::none(),
+             nb::arg("extracted").noconvert() = nb::none(), nb::arg("logit_hidden").noconvert() = nb::none(),
+             nb::arg("window_tables").noconvert() = nb::none())
         .def("load_adapter", &BoundDecoder::load_adapter, nb::arg("id"), nb::arg("memory"), nb::arg("changes"))
         .def("unload_adapter", &BoundDecoder::unload_adapter, nb::arg("id"))
         .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"),

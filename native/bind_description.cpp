@@ -19,8 +19,8 @@ namespace {
 
 class Description {
 public:
-    Description(nb::dict dict, const Bytes& memory, Tables& tables)
-        : dict_(std::move(dict)), memory_(memory), tables_(tables) {}
+    Description(nb::dict dict, const Bytes& memory, const Bytes* lent, Tables& tables)
+        : dict_(std::move(dict)), memory_(memory), lent_(lent), tables_(tables) {}
 
     DecoderSpec spec() const {
         DecoderSpec out = {};
@@ -36,16 +36,15 @@ public:
         out.input_scale = get<float>("input_scale");
         out.deep_layers = get<int32_t>("deep_layers");
         out.logit_softcap = get<float>("logit_softcap");
-        out.embedding = projection("embedding");
-        out.head = projection("head");
+        out.embedding = projection("embedding", is_lent("embedding"));
+        out.head = projection("head", is_lent("head"));
+        out.extracted = get<std::vector<int32_t>>("extracted_layers");
         out.output_norm = stream_norm("output_norm", out);
         if (const auto inputs = get<nb::object>("layer_inputs"); !inputs.is_none()) {
             out.layer_inputs = of(inputs).layer_inputs();
         }
         if (const auto join = get<nb::object>("join"); !join.is_none()) {
-            const Description parts = of(join);
-            out.join = {parts.projection("projection"), parts.stream_norm("embedding_norm", out),
-                        parts.stream_norm("hidden_norm", out)};
+            out.join = of(join).join(out.embedding.w.cols);
         }
         embeddings(out);
         std::tie(out.query_scales, out.num_query_scales) = table("query_scales");
@@ -59,7 +58,15 @@ public:
     }
 
 private:
-    Description of(nb::handle dict) const { return {nb::cast<nb::dict>(dict), memory_, tables_}; }
+    Description of(nb::handle dict) const { return {nb::cast<nb::dict>(dict), memory_, lent_, tables_}; }
+
+    // Whether a matrix lies in the memory of the model that is drafted for.
+    bool is_lent(const char* name) const {
+        const auto names = get<std::vector<std::string>>("lent");
+        const bool found = std::ranges::find(names, name) != names.end();
+        require(!found || lent_ != nullptr, "the memory of the model that is drafted for is not given");
+        return found;
+    }
 
     template <class T> T get(const char* key) const {
         T out{};
@@ -108,13 +115,15 @@ private:
         std::tie(spec.distance_slopes, spec.num_distance_slopes) = table("distance_slopes");
     }
 
-    Projection projection(const char* key) const {
+    Projection projection(const char* key, bool is_lent = false) const {
         if (get<nb::object>(key).is_none()) {
             return {};
         }
         const auto [type, rows, cols, offset, bias] = get<std::tuple<int32_t, int32_t, int32_t, int64_t, int64_t>>(key);
         require(rows > 0 && cols > 0 && can_pack(type, cols), "a matrix has a type or size without kernels");
-        return {{type, rows, cols, memory_.part(offset, packed_bytes(type, rows, cols))}, vector(bias, rows)};
+        const Bytes& memory = is_lent ? *lent_ : memory_;
+        require(!is_lent || bias < 0, "a matrix that is lent has a bias");
+        return {{type, rows, cols, memory.part(offset, packed_bytes(type, rows, cols))}, vector(bias, rows)};
     }
 
     Rope rope() const {
@@ -127,6 +136,24 @@ private:
         require(axes.empty() || (axes.size() == size_t(dim) / 2 && std::ranges::all_of(axes, [](uint8_t a) { return a < kAxes; })),
                 "the axes of a rotation are wrong");
         return {chosen<int>("pairs", {"adjacent", "halves"}) == 0, dim, int32_t(table.shape(0)), table.data(), std::move(axes)};
+    }
+
+    Join join(int32_t embedding_size) const {
+        const auto size = get<int32_t>("hidden_size");
+        require(size > 0, "a size is zero or negative");
+        const Projection fuse = projection("fuse");
+        return {
+            .hidden_size = size,
+            .projection = projection("projection"),
+            .embedding_norm = norm("embedding_norm", embedding_size),
+            .hidden_norm = norm("hidden_norm", size),
+            .fuse = fuse,
+            .fuse_norm = norm("fuse_norm", fuse.w.cols),
+            .give = projection("give"),
+            .keeps_norm = get<bool>("keeps_norm"),
+            .gives_sum = get<bool>("gives_sum"),
+            .first_position = get<int32_t>("first_position"),
+        };
     }
 
     LayerInputs layer_inputs() const {
@@ -158,6 +185,7 @@ private:
             .key_norm = norm("key_norm", are_whole ? heads.kv_size() : heads.size),
             .norms_values = get<bool>("norms_values"),
             .kv_layer = get<int32_t>("kv_layer"),
+            .lent_layer = get<int32_t>("lent_layer"),
             .sinks = norm("sinks", heads.num),
             .post_attention_norm = stream_norm("post_attention_norm", spec),
             .feed_forward_norm = stream_norm("feed_forward_norm", spec),
@@ -256,13 +284,14 @@ private:
 
     nb::dict dict_;
     const Bytes& memory_;
+    const Bytes* lent_;
     Tables& tables_;
 };
 
 }  // namespace
 
-DecoderSpec read_description(const nb::dict& description, const Bytes& memory, Tables& tables) {
-    return Description(description, memory, tables).spec();
+DecoderSpec read_description(const nb::dict& description, const Bytes& memory, const Bytes* lent, Tables& tables) {
+    return Description(description, memory, lent, tables).spec();
 }
 
 }  // namespace stoker

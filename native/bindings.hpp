@@ -57,8 +57,8 @@ struct Tables {
     std::vector<PositionScales> scales;
 };
 
-// The spec that is described as backends/native/decoder.py does; offsets are into the packed `memory`. It points into that
-// and into the `tables` that are added here.
-DecoderSpec read_description(const nb::dict& description, const Bytes& memory, Tables& tables);
+// The spec that is described as backends/native/decoder.py does; offsets are into the packed `memory`, or of some matrices into
+// that which is `lent` to a draft head, or nullptr. It points into these and into the `tables` that are added here.
+DecoderSpec read_description(const nb::dict& description, const Bytes& memory, const Bytes* lent, Tables& tables);
 
 }  // namespace stoker

@@ -29,6 +29,8 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
     }
     add(spec.layer_inputs.projection.w);
     add(spec.join.projection.w);
+    add(spec.join.fuse.w);
+    add(spec.join.give.w);
     return most;
 }
 
@@ -54,8 +56,9 @@ std::vector<size_t> kept_floats(const DecoderSpec& spec) {
 }  // namespace
 
 Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_window_pages,
-                 int32_t num_states, int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
-    : spec_((spec.check(), std::move(spec))), kernels_(kernels),
+                 int32_t num_states, int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus,
+                 Decoder* lender)
+    : spec_((spec.check(), std::move(spec))), kernels_(kernels), lender_(lender),
       kv_(kv_type, kept_heads(spec_, num_window_pages > 0 ? Kept::without_window : Kept::all), spec_.sees_ahead, num_pages),
       window_kv_(kv_type, kept_heads(spec_, Kept::with_window), false, num_window_pages), states_(kept_floats(spec_), num_states),
       max_batch_tokens_(max_batch_tokens), adapters_(spec_),
@@ -64,17 +67,21 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
       pool_(num_threads, cores, std::move(cpus)) {
     const int32_t head_size = spec_.largest([](const Layer& layer) { return layer.heads.size; });
     require(!is_coded(kv_type) || head_size <= kMaxCodedHead, "heads are too large for q16 and i16");
+    check_lender();
     const size_t rows = max_batch_tokens, few = Stage::kFewRows, hidden = spec_.hidden_size;
     const int32_t mixed_size = spec_.largest([](const Layer& layer) { return layer.mixed_size(); });
     const int32_t narrow = spec_.largest([](const Layer& layer) { return layer.latent.narrow.w.cols; });
-    const int32_t wide = std::max({spec_.hidden_size, mixed_size, spec_.layer_inputs.size, narrow, spec_.join.projection.w.cols});
+    const int32_t wide = std::max({spec_.hidden_size, mixed_size, spec_.layer_inputs.size, narrow, spec_.joined_size(),
+                                   spec_.join.fuse.w.cols});
     x_[0] = Buffer<float>(rows * hidden);
     x_[1] = Buffer<float>(few * hidden);
     normed_ = Buffer<float>(rows * hidden);
     qkv_ = Buffer<float>(rows * spec_.largest([](const Layer& layer) { return layer.input_size(); }));
     attended_ = Buffer<float>(rows * mixed_size);
     y_ = Buffer<float>(rows * hidden);
-    joined_ = Buffer<float>(rows * spec_.join.projection.w.cols);
+    joined_ = Buffer<float>(rows * spec_.joined_size());
+    features_ = Buffer<float>(rows * spec_.join.fuse.w.cols);
+    fused_ = Buffer<float>(rows * spec_.join.fuse.w.rows);
     const auto has_float_down = [](const Layer& layer) { return layer.down.w.is_float(); };
     gate_ = Buffer<float>(std::ranges::any_of(spec_.layers, has_float_down) ? rows * feed_forward_size() : 0);
     codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, wide));
@@ -85,7 +92,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     size_t attention_floats = 0;
     for (int32_t layer = 0; layer < int32_t(spec_.layers.size()); ++layer) {
         if (spec_.layers[layer].attends() && spec_.layers[layer].kv_layer == layer) {
-            attention_floats = std::max(attention_floats, kernels.attention->scratch_floats(kv(layer).layout(layer)));
+            attention_floats = std::max(attention_floats, kernels.attention->scratch_floats(seen_kv(layer).layout(seen_layer(layer))));
         }
     }
     workers_.resize(num_threads);
@@ -200,7 +207,10 @@ void Decoder::check(const Batch& batch) const {
                             [&](int32_t seen) { return seen >= 0 && seen <= end; }),
                 "a token sees beyond its chunk");
     }
-    require((batch.joined != nullptr) == spec_.join.is_there(), "only a draft head joins hidden states, and always");
+    require((batch.joined != nullptr || batch.features != nullptr) == spec_.join.is_there() &&
+                (batch.joined == nullptr || batch.features == nullptr),
+            "only a draft head joins hidden states, and always");
+    require(batch.features == nullptr || spec_.join.fuse.w.rows > 0, "the draft head fuses nothing");
     adapters_.check(batch);
     if (states_.are_needed()) {
         check_states(batch);
@@ -225,12 +235,30 @@ void Decoder::check(const Batch& batch, const Chunk& chunk) const {
     const int64_t end = int64_t(chunk.start) + chunk.length;
     require(chunk.start >= 0 && end <= spec_.num_positions() && end <= int64_t(batch.max_pages) * kPageTokens,
             "a chunk ends beyond the last position");
-    check_pages(kv_, batch.tables + size_t(chunk.slot) * batch.max_pages, 0, end);
-    if (window_kv_.num_pages() > 0) {
+    require(lender_ == nullptr || (chunk.length == 1 && chunk.start > 0), "a row that borrows keys comes alone, behind others");
+    const Decoder& owner = lender_ == nullptr ? *this : *lender_;
+    const int64_t end_seen = lender_ == nullptr ? end : chunk.start;
+    check_pages(owner.kv_, batch.tables + size_t(chunk.slot) * batch.max_pages, 0, end_seen);
+    if (owner.window_kv_.num_pages() > 0) {
         const int32_t window = spec_.largest([](const Layer& layer) { return layer.window; });
         require(batch.window_tables != nullptr, "the pages of windows are not given");
-        check_pages(window_kv_, batch.window_tables + size_t(chunk.slot) * batch.max_pages,
-                    std::max(0, chunk.start - window + 1), end);
+        check_pages(owner.window_kv_, batch.window_tables + size_t(chunk.slot) * batch.max_pages,
+                    std::max(0, chunk.start - window + 1), end_seen);
+    }
+}
+
+void Decoder::check_lender() const {
+    for (int32_t index = 0; index < int32_t(spec_.layers.size()); ++index) {
+        const Layer& layer = spec_.layers[index];
+        require(layer.borrows() == (lender_ != nullptr), "all layers of a draft head borrow keys, or none does");
+        if (layer.borrows()) {
+            require(size_t(layer.lent_layer) < lender_->spec_.layers.size(), "there is no layer that lends its keys");
+            const Layer& of = lender_->spec_.layers[layer.lent_layer];
+            require(of.attends() && of.kv_layer == layer.lent_layer && !of.is_latent() && of.heads.num_kv == layer.heads.num_kv &&
+                        of.heads.size == layer.heads.size && of.window == layer.window && !lender_->spec_.sees_ahead &&
+                        lender_->kv_.layout(0).type == kv_.layout(0).type,
+                    "a layer borrows the keys of one that is not like it");
+        }
     }
 }
 

@@ -42,15 +42,24 @@ struct alignas(64) Worker {
 class Decoder {
 public:
     // `num_window_pages`: pages of their own for layers with a window; 0 = they lie in the pages of all layers. `num_states`: slots of
-    // a model with recurrent layers. `cores` and `cpus`: as of the pool.
+    // a model with recurrent layers. `cores` and `cpus`: as of the pool. `lender`: the model whose keys a draft head sees, which
+    // outlives every pass of it.
     Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_window_pages,
-            int32_t num_states, int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus);
+            int32_t num_states, int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus,
+            Decoder* lender = nullptr);
 
     // Throws std::invalid_argument before anything is computed.
     void forward(const Batch& batch);
     KvCache& kv() { return kv_; }
     KvCache& window_kv() { return window_kv_; }
     KvCache& kv(int32_t layer) { return has_window_pages(layer) ? window_kv_ : kv_; }
+    // Whose keys and values a layer sees, and of which layer there.
+    KvCache& seen_kv(int32_t layer) { return borrows(layer) ? lender_->kv(spec_.layers[layer].lent_layer) : kv(layer); }
+    int32_t seen_layer(int32_t layer) const { return borrows(layer) ? spec_.layers[layer].lent_layer : spec_.layers[layer].kv_layer; }
+    bool sees_window_pages(int32_t layer) const {
+        return borrows(layer) ? lender_->has_window_pages(spec_.layers[layer].lent_layer) : has_window_pages(layer);
+    }
+    bool borrows(int32_t layer) const { return spec_.layers[layer].borrows(); }
     bool has_window_pages(int32_t layer) const { return window_kv_.num_pages() > 0 && spec_.layers[layer].window > 0; }
     States& states() { return states_; }
     // Between two passes. `add` checks nothing.
@@ -72,9 +81,11 @@ private:
     void check(const Batch& batch, const Chunk& chunk) const;
     void check_pages(const KvCache& kv, const int32_t* table, int32_t first, int64_t end) const;
     void check_states(const Batch& batch) const;
+    void check_lender() const;
 
     DecoderSpec spec_;
     const Kernels& kernels_;
+    Decoder* const lender_;
     KvCache kv_, window_kv_;
     States states_;
     const int32_t max_batch_tokens_;
@@ -85,7 +96,7 @@ private:
     // that are floats, and for adapters.
     Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, span_partials_;
     Buffer<float> latent_keys_, latent_narrow_, latent_queries_, latent_mixed_;
-    Buffer<float> joined_;  // of a draft head, two halves of each row
+    Buffer<float> features_, fused_, joined_;  // of a draft head: what is fused, that, and two parts of each row
     Buffer<float> layer_inputs_, injected_;  // of all layers, and what one makes of its own
     Buffer<uint8_t> codes_, down_codes_;
     ExpertRows expert_rows_;

@@ -55,10 +55,12 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::latent_out: return latent_out(me, stage, piece);
         case StageKind::layer_inputs: return layer_inputs(me, share(stage, piece, stage.rows));
         case StageKind::keep_rows: return keep_rows(stage);
+        case StageKind::features: return keep_features(share(stage, piece, stage.rows));
         case StageKind::hidden: {
             const auto [begin, end] = share(stage, piece, stage.rows);
             for (int32_t row = begin; row < end; ++row) {
-                final_row(me, stage, row, batch_.hidden + size_t(row) * spec_.hidden_size);
+                float* all = stage.of_logits ? batch_.logit_hidden : batch_.hidden;
+                final_row(me, stage, left_row(stage, row), all + size_t(row) * spec_.hidden_size);
             }
             return;
         }
@@ -76,6 +78,9 @@ Pass::Range Pass::share(const Stage& stage, int32_t piece, int32_t all) {
 }
 
 void Pass::embed(const Stage& stage, Range rows) {
+    if (spec_.join.is_there()) {
+        return join_rows(stage, rows);
+    }
     for (int32_t row = rows.begin; row < rows.end; ++row) {
         float* to = d_.x_[stage.x].get() + size_t(row) * spec_.hidden_size;
         const int32_t token = batch_.tokens[row];
@@ -103,11 +108,6 @@ void Pass::embed(const Stage& stage, Range rows) {
         }
         if (spec_.embedding_norm != nullptr) {
             norm(to, spec_.embedding_norm, to);
-        }
-        if (spec_.join.is_there()) {
-            float* both = d_.joined_.get() + size_t(row) * 2 * n;
-            norm(to, spec_.join.embedding_norm, both);
-            norm(batch_.joined + size_t(row) * n, spec_.join.hidden_norm, both + n);
         }
     }
 }
@@ -141,6 +141,9 @@ Activations Pass::input(Worker& me, int32_t index, bool is_first_piece) {
     if (stage.is_few() && is_first_piece && stage.adds_y) {
         std::memcpy(d_.x_[1 - stage.x].get(), me.x.get(), size_t(stage.rows) * spec_.hidden_size * sizeof(float));
     }
+    if (stage.is_few() && is_first_piece) {
+        extract(stage, {0, stage.rows}, me.x.get());
+    }
     return a;
 }
 
@@ -151,9 +154,12 @@ Activations Pass::place_input(Worker& me, const Stage& products) const {
     if (products.kind == StageKind::output) {
         cols = spec_.layers[products.layer].mixed_size();
         from = d_.attended_.get();
-    } else if (products.kind == StageKind::join) {
-        cols = 2 * spec_.hidden_size;
+    } else if (products.kind == StageKind::join || (products.kind == StageKind::query_key_value && spec_.is_wide(products.layer))) {
+        cols = spec_.joined_size();
         from = d_.joined_.get();
+    } else if (products.kind == StageKind::fuse) {
+        cols = spec_.join.fuse.w.cols;
+        from = d_.features_.get();
     } else if (products.kind == StageKind::inject) {
         cols = spec_.layer_inputs.size;
         from = d_.injected_.get();
@@ -178,7 +184,11 @@ void Pass::prepare(Worker& me, const Stage& products, Range rows, const Activati
     const Layer& layer = spec_.layers[products.layer];
     const Experts& experts = layer.experts;
     switch (products.kind) {
-        case StageKind::query_key_value: normalise(me, products, layer.attention_norm, rows); break;
+        case StageKind::query_key_value:
+            if (!spec_.is_wide(products.layer)) {
+                normalise(me, products, layer.attention_norm, rows);
+            }
+            break;
         case StageKind::route:
             normalise(me, products, experts.has_own_input() ? experts.router_norm : layer.feed_forward_norm, rows);
             break;
@@ -186,10 +196,11 @@ void Pass::prepare(Worker& me, const Stage& products, Range rows, const Activati
         case StageKind::gate_up: normalise(me, products, layer.feed_forward_norm, rows); break;
         case StageKind::inject_gate:
         case StageKind::layer_products: normalise(me, products, nullptr, rows); break;
+        case StageKind::give:
         case StageKind::head:
             for (int32_t i = rows.begin; i < rows.end; ++i) {
                 float* normed = normed_rows(me, products) + size_t(i) * spec_.hidden_size;
-                final_row(me, products, plan_.keeps_rows ? i : plan_.logit_row[i], normed);
+                final_row(me, products, left_row(products, i), normed);
             }
             break;
         default: break;
@@ -241,6 +252,9 @@ void Pass::normalise(Worker& me, const Stage& products, const float* norm, Range
             std::memcpy(x + at, normed + at, n * sizeof(float));
         }
     }
+    if (!products.is_few()) {
+        extract(products, rows, x);
+    }
 }
 
 void Pass::norm(const float* x, const float* weight, float* y) const {
@@ -272,7 +286,7 @@ void Pass::add_y(float* x, int32_t row, const Added& what, float* scratch) const
 }
 
 const float* Pass::input_part(int32_t token, int32_t part) const {
-    return batch_.inputs + size_t(-1 - token) * spec_.input_size() + size_t(part) * spec_.hidden_size;
+    return batch_.inputs + size_t(-1 - token) * spec_.input_size() + size_t(part) * spec_.embedding.w.cols;
 }
 
 void Pass::add_deep_input(const Stage& products, int32_t row, float* x) const {
@@ -288,7 +302,7 @@ void Pass::final_row(Worker& me, const Stage& stage, int32_t row, float* out) co
     float* sum = me.row.get();
     std::memcpy(sum, d_.x_[stage.x].get() + size_t(row) * n, n * sizeof(float));
     add_y(sum, row, {spec_.layers.back().last_norm(), spec_.layers.back().output_scale}, out);
-    norm(sum, spec_.output_norm, out);
+    norm(sum, stage.kind == StageKind::hidden && spec_.join.gives_sum ? nullptr : spec_.output_norm, out);
 }
 
 // Products
@@ -314,6 +328,14 @@ void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activat
         case StageKind::narrow: return narrow(me, stage, piece, a);
         case StageKind::layer_products: return multiply_for_layers(me, stage, piece, a);
         case StageKind::inject_gate: return inject_gate(me, stage, piece, a);
+        case StageKind::fuse: {
+            const Projection& p = spec_.join.fuse;
+            return multiply(me, p, a, share(stage, piece, p.w.tiles()), d_.fused_.get(), p.w.rows);
+        }
+        case StageKind::give: {
+            const Projection& p = spec_.join.give;
+            return multiply(me, p, a, share(stage, piece, p.w.tiles()), batch_.hidden, p.w.rows);
+        }
         case StageKind::join: {
             const Projection& p = spec_.join.projection;
             return multiply(me, p, a, share(stage, piece, p.w.tiles()), d_.x_[stage.x].get(), spec_.hidden_size);
@@ -365,15 +387,16 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
 }
 
 void Pass::head(Worker& me, const Stage& stage, Range tiles, const Activations& a) {
-    multiply(me, stage, 0, a, tiles, batch_.logits, spec_.vocab_size);
-    const int32_t from = tiles.begin * kTile, to = std::min(tiles.end * kTile, spec_.vocab_size);
+    const int32_t width = spec_.num_logits();
+    multiply(me, stage, 0, a, tiles, batch_.logits, width);
+    const int32_t from = tiles.begin * kTile, to = std::min(tiles.end * kTile, width);
     for (int32_t row = 0; row < a.rows; ++row) {
-        float* logits = batch_.logits + size_t(row) * spec_.vocab_size + from;
+        float* logits = batch_.logits + size_t(row) * width + from;
         if (spec_.logit_softcap > 0) {
             k_.rows->softcap(logits, spec_.logit_softcap, to - from);
         }
         if (batch_.maxima != nullptr) {
-            float* maxima = batch_.maxima + size_t(row) * num_maxima(spec_.vocab_size) + from / kMaximaBlock;
+            float* maxima = batch_.maxima + size_t(row) * num_maxima(width) + from / kMaximaBlock;
             k_.sampling->block_maxima(logits, to - from, maxima);
         }
     }

@@ -42,6 +42,10 @@ private:
     // Of a row that stands in place of an embedding: the embedding itself, and what is added behind the first layers.
     const float* input_part(int32_t token, int32_t part) const;
     void add_deep_input(const Stage& products, int32_t row, float* x) const;
+    // Of a stage of the rows that want logits, which of all that are left a row is.
+    int32_t left_row(const Stage& stage, int32_t row) const {
+        return stage.of_logits && !plan_.keeps_rows ? plan_.logit_row[row] : row;
+    }
     void final_row(Worker& me, const Stage& stage, int32_t row, float* out) const;
 
     void project(Worker& me, int32_t index, Range units);
@@ -55,6 +59,13 @@ private:
     void multiply(Worker& me, const Stage& stage, int32_t part, const Activations& a, Range tiles, float* y, int32_t ldy);
 
     void multiply(Worker& me, const Projection& p, const Activations& a, Range tiles, float* y, int32_t ldy);
+
+    // Draft heads, and what they need of the model: pass_draft_head.cpp
+    void keep_features(Range rows);
+    void join_rows(const Stage& stage, Range rows);
+    void normed_or_same(const float* x, const float* weight, int32_t n, float* y) const;
+    // x as it comes into a layer.
+    void extract(const Stage& products, Range rows, const float* x);
 
     // Experts: pass_experts.cpp
     void route(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
@@ -112,7 +123,7 @@ private:
     AttentionRows attention_rows(int32_t layer, const AttentionPiece& piece, int32_t head) const;
     // The pages of a chunk's sequence for a layer.
     const int32_t* table(int32_t layer, const Chunk& chunk) const {
-        const int32_t* tables = d_.has_window_pages(layer) ? batch_.window_tables : batch_.tables;
+        const int32_t* tables = d_.sees_window_pages(layer) ? batch_.window_tables : batch_.tables;
         return tables + size_t(chunk.slot) * batch_.max_pages;
     }
 

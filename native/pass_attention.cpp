@@ -43,7 +43,7 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
     KvCache& cache = d_.kv(index);
     const int32_t* page = table(index, chunk) + position / kPageTokens;
     const KvLayout& kv = cache.layout(index);
-    const bool has_keys = layer.kv_layer == index;
+    const bool has_keys = layer.key.w.rows > 0;
     // A key is written to as many lines as it has elements: they come meanwhile.
     if (has_keys && plan_.attention(index).rotates_with_attention) {
         k_.attention->fetch(kv, {cache.head(index, head), page, 1});
@@ -138,7 +138,7 @@ void Pass::attend_span(Worker& me, AttentionRows& rows, int32_t span, const Atte
 void Pass::fetch_keys(int32_t thread, int32_t layer) {
     Worker& me = d_.workers_[thread];
     AttentionAhead pages = pages_of(layer, units_of(layer, thread));
-    const KvLayout& kv = d_.kv(layer).layout(spec_.layers[layer].kv_layer);
+    const KvLayout& kv = d_.seen_kv(layer).layout(d_.seen_layer(layer));
     const size_t key_bytes = kv.key_bytes();
     pages.count = std::min(pages.count, std::max(1, int32_t(kFetchedBytes / key_bytes)));
     if (pages.memory != me.fetched.memory || pages.pages != me.fetched.pages) {
@@ -191,7 +191,7 @@ void Pass::finish(Worker& me, int32_t index, const AttentionPiece& piece, int32_
         float* partial = partials + row * partial_floats(n);
         if (sinks != nullptr) {  // as a last span: of nothing, but with a weight
             me.sink.get()[n] = sinks[head * group + row % group];
-            me.sink.get()[n + 1] = weight_of_best(d_.kv(index).layout(layer.kv_layer).type);
+            me.sink.get()[n + 1] = weight_of_best(d_.kv(index).layout(index).type);
             std::fill_n(me.sink.get(), n, 0.0f);
             k_.attention->merge(partial, me.sink.get(), n);
         }
@@ -210,20 +210,23 @@ void Pass::finish(Worker& me, int32_t index, const AttentionPiece& piece, int32_
 AttentionRows Pass::attention_rows(int32_t layer, const AttentionPiece& piece, int32_t head) const {
     const Heads& heads = this->heads(layer);
     const bool is_latent = spec_.layers[layer].is_latent();
-    const int32_t kv_layer = spec_.layers[layer].kv_layer;
+    const int32_t kv_layer = d_.seen_layer(layer);
+    const int32_t before = spec_.layers[layer].borrows() ? 1 : 0;  // the row's own position is not there
+    const int32_t window = spec_.layers[layer].window;
     const int32_t ldq = is_latent ? heads.query_size() : spec_.layers[layer].input_size();
     const float* queries = is_latent ? d_.latent_queries_.get() : d_.qkv_.get();
     return {
-        .kv = d_.kv(layer).layout(kv_layer),
-        .memory = d_.kv(layer).head(kv_layer, head),
+        .kv = d_.seen_kv(layer).layout(kv_layer),
+        .memory = d_.seen_kv(layer).head(kv_layer, head),
         .pages = table(layer, batch_.chunks[piece.chunk]),
         .queries = queries + size_t(piece.row) * ldq + size_t(head) * heads.group() * heads.size,
         .ldq = ldq,
         .group = heads.group(),
-        .position = piece.position,
+        .position = piece.position - before,
         .num_tokens = piece.num_tokens,
         .sees_to = piece.sees_to,
-        .window = spec_.layers[layer].window,
+        .first = spec_.join.first_position,
+        .window = window > 0 ? window - before : 0,
         .length = spec_.sees_ahead ? batch_.chunks[piece.chunk].length : 0,
         .slopes = spec_.distance_slopes == nullptr ? nullptr : spec_.distance_slopes + size_t(head) * heads.group(),
         .softcap = spec_.attention_softcap,

@@ -89,8 +89,12 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     next_ = {};
     next_.source = -1;
     next_.rows = batch.num_tokens;
+    if (batch.features != nullptr) {
+        add_rows(StageKind::features);
+        add_tiles(StageKind::fuse, spec_.join.fuse);
+    }
     add_rows(StageKind::embed);
-    if (spec_.join.is_there()) {
+    if (spec_.join.projection.w.rows > 0) {
         add_tiles(StageKind::join, spec_.join.projection);
     }
     if (spec_.layer_inputs.size > 0) {
@@ -119,11 +123,16 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
         }
     }
     next_.layer = 0;
-    if (batch.hidden != nullptr) {
+    if (batch.hidden != nullptr && spec_.join.give.w.rows > 0) {
+        add_tiles(StageKind::give, spec_.join.give);
+    } else if (batch.hidden != nullptr) {
         add_rows(StageKind::hidden);
     }
     next_.rows = batch.num_rows;
     next_.of_logits = true;
+    if (batch.logit_hidden != nullptr && next_.rows > 0) {
+        add_rows(StageKind::hidden);
+    }
     if (next_.rows > 0) {
         add_products(StageKind::head, adapters);
     }

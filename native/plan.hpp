@@ -19,7 +19,8 @@
 //
 // or from three inputs, each made from x anew, where norms differ.
 //
-// A draft head multiplies what `embed` has put beside each other, `input | join -> x`.
+// A draft head multiplies what `embed` has put beside each other, `input | join -> x`, or its first layer does. What it is fused
+// from comes before that, `features | input | fuse`.
 //
 // Where tokens have something for each layer (LayerInputs), it is computed behind `embed`, as `layer products | layer inputs`, and
 // each layer ends with `input | inject gate | input | inject -> y`.
@@ -40,7 +41,7 @@ enum class StageKind : int8_t {
     embed, input, project, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
     route, choose, sort_rows, expert_gate_up, expert_down, combine,
     convolve, scan, gate_mixed,
-    layer_products, layer_inputs, inject_gate, inject, join,
+    layer_products, layer_inputs, inject_gate, inject, features, fuse, join, give,
     latent_keys, narrow, widen, latent_out,
 };
 

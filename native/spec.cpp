@@ -51,8 +51,9 @@ const Projection& DecoderSpec::at(int32_t place) const {
 void DecoderSpec::check() const {
     require(vocab_size > 0 && hidden_size > 0 && !layers.empty() && !ropes.empty(), "a size is zero or negative");
     require(hidden_size % 32 == 0, "a row of activations is no multiple of 32");
-    require_shape(embedding, vocab_size, hidden_size);
-    require_shape(head, vocab_size, hidden_size);
+    require_shape(embedding, vocab_size, join.is_there() ? embedding.w.cols : hidden_size);
+    require_shape(head, join.is_there() ? head.w.rows : vocab_size, hidden_size);
+    require(head.w.rows > 0, "the head is missing");
     require(embedding.bias == nullptr, "the embedding cannot have a bias");
     require(output_norm != nullptr, "a norm is missing");
     for (const Rope& rope : ropes) {
@@ -65,6 +66,7 @@ void DecoderSpec::check() const {
     require(deep_layers >= 0 && size_t(deep_layers) < layers.size(), "more parts of rows than layers");
     check_layer_inputs();
     check_join();
+    check_extracted();
     for (const Layer& layer : layers) {
         check(layer);
         require(!layer.is_beside || !(&layer - 1)->has_feed_forward(), "a layer is beside one with a feed-forward");
@@ -84,9 +86,34 @@ void DecoderSpec::check_layer_inputs() const {
 }
 
 void DecoderSpec::check_join() const {
-    if (join.is_there()) {
-        require_shape(join.projection, hidden_size, 2 * hidden_size);
-        require(join.embedding_norm != nullptr && join.hidden_norm != nullptr, "a norm of a draft head is missing");
+    if (!join.is_there()) {
+        return;
+    }
+    require(norm == NormKind::rms && embedding.w.cols % 32 == 0 && join.hidden_size % 32 == 0 && layer_inputs.size == 0 &&
+                positions == nullptr && token_type == nullptr && embedding_norm == nullptr,
+            "a draft head has what it has no use for");
+    require(join.first_position >= 0 && join.first_position <= 1, "a draft head sees nothing");
+    if (join.is_wide()) {
+        require(join.hidden_size == hidden_size && layers.front().attends() && !layers.front().is_latent() &&
+                    layers.front().mixed_gate.w.rows == 0,
+                "the first layer of a draft head is not as wide as what it takes");
+    } else {
+        require_shape(join.projection, hidden_size, joined_size());
+    }
+    if (join.give.w.rows > 0) {
+        require_shape(join.give, join.hidden_size, hidden_size);
+    }
+    require(given_size() == join.hidden_size, "a draft head does not give what it takes");
+    if (join.fuse.w.rows > 0) {
+        require_shape(join.fuse, join.hidden_size, join.fuse.w.cols);
+    }
+    require(!deep_layers, "a draft head has what it has no use for");
+}
+
+void DecoderSpec::check_extracted() const {
+    require(int64_t(extracted.size()) * hidden_size < (1 << 24), "more layers are asked for than there can be");
+    for (const int32_t layer : extracted) {
+        require(layer >= 0 && size_t(layer) < layers.size() && !replaces_stream && !is_wide(layer), "there is no such layer");
     }
 }
 
@@ -150,7 +177,7 @@ void DecoderSpec::check_attention(const Layer& layer) const {
     if (layer.is_latent()) {
         check_latent(layer);
     } else {
-        require_shape(layer.query, heads.query_size(), hidden_size);
+        require_shape(layer.query, heads.query_size(), mixer_cols(int32_t(&layer - layers.data())));
         check_keys(layer);
         require_shape(layer.output, hidden_size, heads.query_size());
     }
@@ -192,9 +219,17 @@ void DecoderSpec::check_latent(const Layer& layer) const {
 
 void DecoderSpec::check_keys(const Layer& layer) const {
     const auto index = int32_t(&layer - layers.data());
+    if (layer.borrows()) {
+        require(!sees_ahead && layer.kv_layer == index && layer.window != 1 && layer.key_norm == nullptr &&
+                    layer.head_norms != HeadNorms::whole_row,
+                "a layer that borrows keys has what it has no use for");
+        require_shape(layer.key, 0, 0);
+        require_shape(layer.value, 0, 0);
+        return;
+    }
     if (layer.kv_layer == index) {
-        require_shape(layer.key, layer.heads.kv_size(), hidden_size);
-        require_shape(layer.value, layer.heads.kv_size(), hidden_size);
+        require_shape(layer.key, layer.heads.kv_size(), mixer_cols(index));
+        require_shape(layer.value, layer.heads.kv_size(), mixer_cols(index));
         return;
     }
     require(layer.kv_layer >= 0 && layer.kv_layer < index && !sees_ahead, "a layer sees the keys of none before it");

@@ -157,6 +157,7 @@ struct Layer {
     const float* key_norm;
     bool norms_values;  // each head of them, without weights
     int32_t kv_layer;   // whose keys and values it sees: its own, or those of a layer before it; then it has none
+    int32_t lent_layer;  // of the model that a draft head drafts for: whose it sees, and has none either; -1 = of none
     const float* sinks;  // of each query head a score of what is never seen, or nullptr
     const float* post_attention_norm;
     const float* feed_forward_norm;
@@ -174,6 +175,7 @@ struct Layer {
     bool attends() const { return mixer == Mixer::attention; }
     bool has_feed_forward() const { return feed_forward_size > 0 || experts.count > 0; }
     bool is_latent() const { return latent.size > 0; }
+    bool borrows() const { return lent_layer >= 0; }
     bool injects() const { return injection.gate.w.rows > 0; }
     // Of what is added last.
     const float* last_norm() const { return injects() ? injection.norm : post_feed_forward_norm; }
@@ -202,12 +204,23 @@ struct LayerInputs {
     float norm_eps, table_scale;
 };
 
-// What a draft head begins with in place of an embedding: x = projection(| norm(embedding) | norm(row of hidden states) |).
+// What a draft head begins with in place of an embedding (pass_draft_head.cpp):
+//
+//   both = | embedding_norm(embedding) | hidden_norm(h) |     h: a hidden state, or fuse(fuse_norm(those of several layers))
+//   x = projection(both), or x = h, and `both` is what the first mixer multiplies
 struct Join {
-    Projection projection;  // [hidden][2 * hidden]; no rows = there is none, and nothing below either
+    int32_t hidden_size;    // of h; 0 = there is none, and nothing below either
+    Projection projection;  // [hidden][both]; no rows = the first mixer multiplies it
     const float *embedding_norm, *hidden_norm;
+    Projection fuse;        // [h][of all layers]; no rows = nothing is fused
+    const float* fuse_norm;  // or nullptr
+    Projection give;         // [hidden state][hidden]: the hidden states that it gives are these of the normalised ones; or no rows
+    bool keeps_norm;         // x = hidden_norm(h), where there is no projection
+    bool gives_sum;          // hidden states that it gives are not normalised
+    int32_t first_position;  // positions before it are not seen
 
-    bool is_there() const { return projection.w.rows > 0; }
+    bool is_there() const { return hidden_size > 0; }
+    bool is_wide() const { return is_there() && projection.w.rows == 0; }
 };
 
 struct DecoderSpec {
@@ -234,6 +247,7 @@ struct DecoderSpec {
     int32_t num_distance_slopes;
     std::vector<Rope> ropes;
     std::vector<Layer> layers;
+    std::vector<int32_t> extracted;  // layers whose x, as it comes into them, a batch may ask for
 
     // The numbers of its matrices: embedding, head, and of each layer query, key, value, output, gate, up, down.
     static constexpr int32_t kEmbedding = 0, kHead = 1, kFirstLayer = 2, kLayerPlaces = 7;
@@ -241,7 +255,14 @@ struct DecoderSpec {
     const Projection& at(int32_t place) const;
 
     int32_t num_positions() const;  // that every rope has
-    int32_t input_size() const { return (1 + deep_layers) * hidden_size; }
+    int32_t input_size() const { return (1 + deep_layers) * embedding.w.cols; }
+    int32_t given_size() const { return join.give.w.rows > 0 ? join.give.w.rows : hidden_size; }  // of a hidden state that it gives
+    int32_t num_logits() const { return head.w.rows; }  // of a draft head perhaps fewer than there are tokens
+    int32_t joined_size() const { return join.is_there() ? embedding.w.cols + join.hidden_size : 0; }
+    // Of what the mixer of a layer multiplies.
+    bool is_wide(int32_t layer) const { return layer == 0 && join.is_wide(); }
+    int32_t mixer_cols(int32_t layer) const { return is_wide(layer) ? joined_size() : hidden_size; }
+    int32_t extracted_size() const { return int32_t(extracted.size()) * hidden_size; }
     // The largest of any layer.
     template <class Size> int32_t largest(const Size& size_of) const {
         int32_t found = 0;
@@ -259,6 +280,7 @@ private:
     void check_latent(const Layer& layer) const;
     void check_layer_inputs() const;
     void check_join() const;
+    void check_extracted() const;
     void check_recurrence(const Layer& layer) const;
     void check_scan(const Layer& layer) const;
     void check_feed_forward(const Layer& layer) const;
@@ -284,8 +306,11 @@ struct Batch {
     int32_t num_slots, max_pages;
     float* logits;  // [num_rows][vocab_size]
     int32_t num_rows;
-    float* hidden;  // [num_tokens][hidden_size] or nullptr
-    const float* joined;  // [num_tokens][hidden_size]: hidden states that a draft head joins to the embeddings; else nullptr
+    float* hidden;  // [num_tokens][given_size()] or nullptr
+    float* logit_hidden;  // likewise, of the rows of logits alone
+    const float* joined;  // [num_tokens][join.hidden_size]: hidden states that a draft head joins to the embeddings; else nullptr
+    const float* features;  // [num_tokens][join.fuse.w.cols]: in their place, what they are fused from; else nullptr
+    float* extracted;       // [num_tokens][extracted_size()] or nullptr
     float* maxima;  // [num_rows][num_maxima(vocab_size)], see sampling.hpp, or nullptr
     const AdapterUse* uses;   // in the order of the chunks
     const float* use_scales;  // one for each

@@ -259,6 +259,8 @@ class Decoder:
         kernels: str = "",
         cores: SharedCores | None = None,
         cpus: list[int] = ...,
+        lent: _Bytes | None = None,
+        lender: Decoder | None = None,
     ) -> None: ...
     @property
     def page_bytes(self) -> int:
@@ -290,6 +292,9 @@ class Decoder:
         sees_to: NDArray[np.int32] | None = None,
         rotary: NDArray[np.int32] | None = None,
         joined: NDArray[np.float32] | None = None,
+        features: NDArray[np.float32] | None = None,
+        extracted: NDArray[np.float32] | None = None,
+        logit_hidden: NDArray[np.float32] | None = None,
         window_tables: NDArray[np.int32] | None = None,
     ) -> None:
         """Computes all chunks. Releases the GIL.
@@ -308,8 +313,11 @@ class Decoder:
             sees_to: `(num_tokens,)`: up to which position each sees, if that is behind its own.
             rotary: `(num_tokens, 3)`: by which positions each is rotated, along time, rows and columns; not given: by
                 its own, and so always where a rotation has no axes.
-            joined: `(num_tokens, hidden_size)`: the hidden states that a draft head joins to the embeddings; only it
-                takes them, and always.
+            joined: `(num_tokens, size)`: the hidden states that a draft head joins to the embeddings; only it takes
+                them, and always, unless it is given
+            features: `(num_tokens, size)`: what these are fused from.
+            extracted: `(num_tokens, layers * hidden_size)`: written, what comes into each of the `extracted_layers`.
+            logit_hidden: `(rows of logits, hidden_size)`: written, what the head is multiplied with.
             window_tables: as `page_tables`, of layers with a window, if these have pages of their own; pages before
                 the window of a chunk's first position may be missing.
 

@@ -9,6 +9,7 @@ Cases run in a process of their own, so that one that crashes, hangs or eats the
     rope          what it says about rotations, with tensors of the wrong length and type
     family        experts, states, lists of layers and latent keys that are not what the tensors are; and damage
     encoder       likewise, of models that embed
+    drafter       likewise, of files that draft for another model
     lora          an adapter, header and values
     vocabulary    a tokenizer's lists: merges of nothing, too few scores, the same token twice, types that are none
     template      a chat template that loops, nests, or makes huge texts
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stoker.errors import ModelError, StokerError, TemplateError
+from tests.fuzz.drafters import drafter_case
 from tests.fuzz.families import encoder_case, family_case
 from tests.fuzz.model_files import header_case, lora_case, rope_case, weights_case
 from tests.fuzz.templates import template_case
@@ -51,6 +53,7 @@ CASES: dict[str, Case] = {
     "rope": rope_case,
     "family": family_case,
     "encoder": encoder_case,
+    "drafter": drafter_case,
     "lora": lora_case,
     "vocabulary": vocabulary_case,
     "template": template_case,

@@ -16,10 +16,11 @@ from stoker.backends.native import NativeEncoder, NativeOptions
 from stoker.core.embedding import Piece, Pooling
 from stoker.models.gguf import read_gguf
 from tests.fuzz.model_files import FLOATS, compute, damage_header, damage_values
+from tests.tiny_drafters import TinyAssistant, TinyEagle
 from tests.tiny_encoders import TinyEncoder, write_encoder
 from tests.tiny_models import TinyModel, write_tiny_model
 
-ModelT = TypeVar("ModelT", TinyModel, TinyEncoder)
+ModelT = TypeVar("ModelT", TinyModel, TinyEncoder, TinyEagle, TinyAssistant)
 
 FAMILIES = (
     TinyModel(architecture="qwen3moe", type="Q8_0", num_experts=12),
@@ -108,7 +109,7 @@ _OF_EXPERTS = (
 def family_case(rng: random.Random, folder: Path) -> str:
     """One of `FAMILIES`, with other numbers than its tensors have, or damaged."""
     path = folder / "case.gguf"
-    if not _is_written_wrong(rng, rng.choice(FAMILIES), path, write_tiny_model):
+    if not is_written_wrong(rng, rng.choice(FAMILIES), path, write_tiny_model):
         return "not written"
     return compute(path, kv_type=rng.choice(["f16", "q8", "i16", None]))
 
@@ -116,12 +117,13 @@ def family_case(rng: random.Random, folder: Path) -> str:
 def encoder_case(rng: random.Random, folder: Path) -> str:
     """One of `ENCODERS`, likewise."""
     model, path = rng.choice(ENCODERS), folder / "case.gguf"
-    if not _is_written_wrong(rng, model, path, write_encoder):
+    if not is_written_wrong(rng, model, path, write_encoder):
         return "not written"
     return _embed(path, Pooling.RANK if model.labels else rng.choice((Pooling.MEAN, Pooling.CLS, Pooling.LAST)))
 
 
-def _is_written_wrong(rng: random.Random, model: ModelT, path: Path, write: Callable[[Path, ModelT], Path]) -> bool:
+def is_written_wrong(rng: random.Random, model: ModelT, path: Path, write: Callable[[Path, ModelT], Path]) -> bool:
+    """Writes a file whose numbers are not those of its tensors, or a damaged one. False: it was not written."""
     is_damaged = rng.random() < 0.4
     told = model if is_damaged else replace(model, keys={**model.keys, **_lies(rng)})
     if not _is_written(lambda: write(path, told)):

@@ -29,6 +29,7 @@ ADJACENT = (
     "command-r",
     "deepseek",
     "deepseek2",
+    "eagle3",
     "maincoder",
     "ernie4_5",
     "ernie4_5-moe",

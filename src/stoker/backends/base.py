@@ -112,6 +112,10 @@ class DraftHeadPort(Protocol):
         """Whether the head has seen what was computed in a slot: a head that is seldom asked may stop looking."""
         ...
 
+    def num_waiting(self, slot: int) -> int:
+        """Entries of a slot that the head has not seen yet: it computes them with its next guess."""
+        ...
+
     def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """Guesses how sequences go on; nothing of it stays.
 

@@ -15,6 +15,9 @@ from stoker.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
+_FEW_ROWS = 16
+"""Of a tile, which a backend multiplies at once."""
+
 
 class HeadDrafts:
     """A draft head behind a `DraftPort`. It sees what the model computes, or cannot draft: it never lacks anything.
@@ -54,6 +57,9 @@ class HeadDrafts:
             assert sequence.slot is not None, "nothing is offered for it"
             end = len(sequence.entries)
             asked.append((sequence.slot, end - 1, sequence.entries[-1], min(most, self._max_tokens - end)))
+        # A pass of a few rows takes as long as one of a row; one that sees a prompt says nothing about the others.
+        num_waiting = sum(self._port.num_waiting(slot) for slot, _, _, _ in asked)
+        num_caught_up = num_waiting if num_waiting > _FEW_ROWS else 0
         by_slot = {sequence.slot: sequence for sequence, _ in wanted}
 
         def guess(logits: Logits, places: Ordered[tuple[int, int]]) -> list[Entry]:
@@ -65,7 +71,7 @@ class HeadDrafts:
             logger.warning("the draft head of the model is switched off: %s", error.message)
             self._is_broken = True
             return Drafted([[] for _ in wanted], 0, 0, 0.0)
-        return Drafted(drafts, max(map(len, drafts), default=0), 0, self._clock() - began)
+        return Drafted(drafts, max(map(len, drafts), default=0), num_caught_up, self._clock() - began)
 
     def warm_up(self) -> None:
         """See `DraftPort.warm_up`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from stoker.backends.native import (
@@ -10,8 +11,10 @@ from stoker.backends.native import (
     NativeOptions,
     check_supported,
     context_bytes,
+    drafter_bytes,
     kept_bytes,
     packed_bytes,
+    reads_another_model,
 )
 from stoker.core.model_info import ModelInfo
 from stoker.engine.config import EngineConfig
@@ -37,12 +40,13 @@ def drafts_by_head(config: EngineConfig) -> bool:
     return not config.draft_model and config.max_draft != 0
 
 
-def draft_needs(config: EngineConfig, needs: MemoryNeeds) -> MemoryNeeds:
+def draft_needs(config: EngineConfig, needs: MemoryNeeds, model: Sequence[GGUFFile]) -> MemoryNeeds:
     """What the model `config.draft_model` takes beside another one.
 
     Args:
         config: the files lie on this disk.
         needs: of the other one, whose context and pool it shares.
+        model: all files of that one, open.
 
     Raises:
         ModelError: a file is missing, damaged, or the native executor does not run it.
@@ -50,6 +54,9 @@ def draft_needs(config: EngineConfig, needs: MemoryNeeds) -> MemoryNeeds:
     """
     with ExitStack() as opened:
         files = _open(config, opened)
+        if reads_another_model(files[0]):
+            return _reading_needs(config, needs, model, files)
+        _check_drafts_alone(config, files)
         kv_bytes, _ = kept_bytes(files, None)
         return memory_needs(
             files[0],
@@ -61,6 +68,43 @@ def draft_needs(config: EngineConfig, needs: MemoryNeeds) -> MemoryNeeds:
             context_bytes=context_bytes(files, config.threads, config.parallel + _SPARE_SLOTS),
             num_replicas=config.num_replicas,
         )
+
+
+def _reading_needs(
+    config: EngineConfig, needs: MemoryNeeds, model: Sequence[GGUFFile], files: Sequence[GGUFFile]
+) -> MemoryNeeds:
+    with _named(config):
+        weights_bytes, kv_bytes = drafter_bytes(files, model, config.kv_type)
+    return memory_needs(
+        files[0],
+        ctx_size=needs.ctx_size,
+        kv_tokens=needs.kv_tokens,
+        parallel=config.parallel,
+        weights_bytes=weights_bytes,
+        kv_bytes=kv_bytes,
+        num_replicas=config.num_replicas,
+    )
+
+
+def reading_files(config: EngineConfig, model: GGUFFile, opened: ExitStack) -> list[GGUFFile]:
+    """The files of `config.draft_model` if it drafts from what the model computes; none if it is a model of its own.
+
+    Args:
+        config: the files lie on this disk.
+        model: the (first) file of the model that it drafts for, open.
+        opened: closes them.
+
+    Raises:
+        ModelError: a file is missing or damaged.
+        ConfigError: the vocabularies differ.
+    """
+    if not drafts_by_model(config):
+        return []
+    files = _open(config, opened)
+    if not reads_another_model(files[0]):
+        return []
+    check_same_tokens(model, files[0])
+    return files
 
 
 def open_draft(config: EngineConfig, model: GGUFFile, info: ModelInfo, progress: Progress | None) -> NativeBackend:
@@ -79,6 +123,7 @@ def open_draft(config: EngineConfig, model: GGUFFile, info: ModelInfo, progress:
     """
     with ExitStack() as opened:
         files = _open(config, opened)
+        _check_drafts_alone(config, files)
         check_same_tokens(model, files[0])
         options = NativeOptions(
             context_size=_context(files[0], info.context_size),
@@ -96,16 +141,26 @@ def _open(config: EngineConfig, opened: ExitStack) -> list[GGUFFile]:
     path = Path(config.draft_model)
     if path.is_dir():
         raise ConfigError(f"--draft-model {path}: only a GGUF file can draft, not a folder", key="draft_model")
-    files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
-    try:
+    return [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
+
+
+def _check_drafts_alone(config: EngineConfig, files: Sequence[GGUFFile]) -> None:
+    with _named(config):
         check_supported(files)
         _, state_bytes = kept_bytes(files, None)
-    except ModelUnsupported as error:
-        raise ModelUnsupported(f"--draft-model {path.name}: {error.message}", **error.fields) from error
     if state_bytes:
         message = "its recurrent layers cannot take rejected tokens back; use a model without recurrent layers"
-        raise ConfigError(f"--draft-model {path.name} cannot draft: {message}", key="draft_model")
-    return files
+        raise ConfigError(f"--draft-model {files[0].path.name} cannot draft: {message}", key="draft_model")
+
+
+@contextmanager
+def _named(config: EngineConfig) -> Generator[None]:
+    """What is not supported says of which option it was."""
+    try:
+        yield
+    except ModelUnsupported as error:
+        name = Path(config.draft_model).name
+        raise ModelUnsupported(f"--draft-model {name}: {error.message}", **error.fields) from error
 
 
 def _context(draft: GGUFFile, context_size: int) -> int:

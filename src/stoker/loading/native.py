@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from stoker.backends import llama
@@ -28,7 +29,7 @@ from stoker.core.embedding import Pooling
 from stoker.core.stages import Mark
 from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelFileInvalid, ModelUnsupported
-from stoker.loading.draft import draft_needs, drafts_by_head, drafts_by_model, open_draft
+from stoker.loading.draft import draft_needs, drafts_by_head, drafts_by_model, open_draft, reading_files
 from stoker.loading.encoders import usable_projector
 from stoker.loading.gguf import GGUFModel, part_progress
 from stoker.loading.loader import MAX_SLOTS, asked_sizes, only_llama
@@ -119,7 +120,7 @@ class NativeLoader:
         )
         compute_bytes = needs.compute_bytes + projector_bytes(usable_projector(self._config))
         needs = replace(needs, compute_bytes=compute_bytes, denser_kv=self._denser_kv(kv_bytes))
-        return needs.with_draft(draft_needs(self._config, needs)) if drafts_by_model(self._config) else needs
+        return needs.with_draft(draft_needs(self._config, needs, files)) if drafts_by_model(self._config) else needs
 
     def _denser_kv(self, own_bytes: int) -> list[SmallerKV]:
         """Found while the files are open: the advice of a refusal is asked for when they no longer are."""
@@ -132,7 +133,7 @@ class NativeLoader:
         if is_encoder(self._model.files):
             return self._open_encoder(progress)
         tokenizer = self._model.prepared or read_tokenizer(self._model.first)
-        with part_progress(progress, "packing the weights") as packing:
+        with part_progress(progress, "packing the weights") as packing, ExitStack() as opened:
             backend = NativeBackend(
                 self._model.files,
                 self._options(tokenizer),
@@ -140,9 +141,10 @@ class NativeLoader:
                 progress=packing,
                 open_file=read_gguf,
                 mark=mark,
+                draft_files=reading_files(self._config, self._model.first, opened),
             )
         try:
-            draft_backend = self._open_draft(backend, progress)
+            draft_backend = None if backend.has_draft_head else self._open_draft(backend, progress)
         except BaseException:
             backend.close()
             raise

@@ -34,6 +34,14 @@ LATENT = {
     "query_norm": -1,
     "norm": 0,
 }
+JOIN = {
+    "hidden_size": 64,
+    **dict.fromkeys(("projection", "fuse", "give")),
+    **dict.fromkeys(("embedding_norm", "hidden_norm", "fuse_norm"), 0),
+    "keeps_norm": False,
+    "gives_sum": True,
+    "first_position": 1,
+}
 LAYER_INPUTS = {"size": 64, "table": QUERY, "projection": QUERY, "norm": 0, "norm_eps": 1e-5, "table_scale": 1.0}
 
 
@@ -76,6 +84,18 @@ LAYER_INPUTS = {"size": 64, "table": QUERY, "projection": QUERY, "norm": 0, "nor
         described(layer_inputs=LAYER_INPUTS | {"norm": -1}),
         described(layer_inputs=LAYER_INPUTS | {"size": 32}),
         changed_layer(feed_forward_size=0, is_parallel=True),
+        described(extracted_layers=[1]),
+        described(extracted_layers=[-1]),
+        described(lent=["embedding"]),
+        described(join=JOIN),  # queries are not made from both
+        described(join=JOIN | {"hidden_size": 0}),
+        described(join=JOIN | {"hidden_size": 2**31 - 1}),
+        described(join=JOIN | {"projection": QUERY}),
+        described(join=JOIN | {"fuse": QUERY, "hidden_size": 32}),
+        described(join=JOIN | {"give": QUERY, "hidden_size": 32}),
+        described(join=JOIN | {"first_position": 2}),
+        changed_layer(lent_layer=0),
+        changed_layer(lent_layer=0, key=None, value=None),  # of no other model
         described(activation="relu_squared"),
         described(layers=[BUILT.description["layers"][0], BUILT.description["layers"][0] | {"is_beside": True}]),
         described(embedding=(0, 50, 64, 0)),

@@ -2,6 +2,7 @@
 
 from stoker.backends.native.adapters import adapter_bytes
 from stoker.backends.native.backend import NativeBackend
+from stoker.backends.native.drafter import drafter_bytes, reads_another_model
 from stoker.backends.native.embedder import Frame
 from stoker.backends.native.encoder import NativeEncoder
 from stoker.backends.native.kv_types import KVType
@@ -28,11 +29,13 @@ __all__ = [
     "adapter_bytes",
     "check_supported",
     "context_bytes",
+    "drafter_bytes",
     "is_encoder",
     "kept_bytes",
     "kv_bytes_by_type",
     "pack_weights",
     "packed_bytes",
+    "reads_another_model",
     "spare_kv_tokens",
     "window_bytes",
 ]

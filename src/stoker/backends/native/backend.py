@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,18 +13,20 @@ from stoker import _native
 from stoker.backends.base import Guess, Logits, most_likely
 from stoker.backends.native.adapters import NativeAdapters, OpenFile
 from stoker.backends.native.batch_arrays import BatchArrays
-from stoker.backends.native.decoder import describe
-from stoker.backends.native.draft_head import DraftHead
+from stoker.backends.native.draft_head import HeadInput
+from stoker.backends.native.drafter import Drafter, plan_drafter
 from stoker.backends.native.embedder import NativeEmbedder
-from stoker.backends.native.file import ModelFile
+from stoker.backends.native.file import ModelFile, ModelParts
 from stoker.backends.native.kv_pages import KVPages
 from stoker.backends.native.kv_types import KVType, choose_kv_type, kv_format
+from stoker.backends.native.layout import Layout
+from stoker.backends.native.model_decoders import HeadParts, open_decoders, open_head, with_sizes
 from stoker.backends.native.needs import plan_model
 from stoker.backends.native.options import NativeOptions, embedder_options
 from stoker.backends.native.pages import PAGE_TOKENS
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.state_tails import StateTails
-from stoker.backends.native.threads import Threads, plan_threads, spread_memory
+from stoker.backends.native.threads import plan_threads, spread_memory
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.backends.native.windows import MAX_DRAFT, plan_windows, window_of
 from stoker.backends.sizes import num_threads
@@ -33,7 +34,7 @@ from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
-from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
+from stoker.errors import BackendError, ModelNotLoaded
 
 _TILE_ROWS = 16
 """Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
@@ -54,6 +55,8 @@ class NativeBackend:
         progress: told how far packing is, if the weights must be packed.
         open_file: opens the files of adapters.
         mark: told when a batch has been written to where C++ reads it.
+        draft_files: all parts of a model that drafts for this one from its hidden states, open; it takes the place of a
+            draft head in `files`.
 
     Raises:
         ModelUnsupported: an architecture, a tensor type or a number that is not known here.
@@ -71,43 +74,42 @@ class NativeBackend:
         progress: PackProgress | None = None,
         open_file: OpenFile | None = None,
         mark: Mark = no_mark,
+        draft_files: Sequence[ModelFile] = (),
     ) -> None:
         spec, layout, parts = plan_model(files, options.context_size)
-        head_spec = spec.draft_head if options.has_draft_head else None
+        drafter = plan_drafter(draft_files, spec, layout, options.context_size) if draft_files else None
         kv_type = choose_kv_type(options.kv_type, max(spec.head_sizes))
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
         threads = plan_threads(num_threads(options))
-        is_spread = spread_memory()
-        weights = load_weights(
-            parts,
-            layout,
+        load = partial(
+            load_weights,
             directory=options.packed_directory,
             max_bytes=options.packed_directory_bytes,
             threads=threads.count,
             progress=progress,
             may_copy=options.may_copy_weights,
-            is_spread=is_spread,
+            is_spread=spread_memory(),
         )
-        self._weights = weights
+        weights = load(parts, layout)
+        head = _head_parts(spec, drafter, options, weights, load)
+        self._weights = [weights] if head is None else [weights, head.weights]
         self._pages = KVPages.plan(self._info, window_of(spec))
-        self._decoders = _decoders(spec, head_spec, weights, self._info, self._pages, kv_type, threads)
+        decoders = open_decoders(spec, head, weights, self._info, self._pages, kv_type, threads)
+        self._decoders = [decoder for decoder in decoders if decoder.page_bytes]
         """Of which a page has its parts, one after the other: the model, and its draft head."""
-        decoder, *heads = self._decoders
+        decoder = decoders[0]
         self._decoder: _native.Decoder | None = decoder
         self._page_bytes, self._num_touched = sum(part.page_bytes for part in self._decoders), 0
         self._state_bytes = decoder.state_bytes
         self._tails = StateTails(decoder) if self._state_bytes else None
-        self._info = _with_sizes(self._info, self._decoders)
+        self._info = with_sizes(self._info, self._decoders, head)
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         self._input = BatchArrays(self._info, spec.row_width, has_axes=any(rope.axes for rope in spec.ropes))
-        copy_page = partial(self._pages.copy_page, self._decoders)
-        around = (self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
-        self._head = DraftHead(heads[0], *around) if heads else None
-        num_states = self._info.max_batch_tokens if heads else 0
-        self._hidden: Logits = np.empty((num_states, spec.hidden_size), dtype=np.float32)
+        around = (self._info, self._input, self._pages, self._decoders)
+        self._head = None if head is None else open_head(decoders[1], head, *around)
         self.row_width = spec.row_width
         """See `RowsPort`."""
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
@@ -225,6 +227,10 @@ class NativeBackend:
         """See `DraftHeadPort.can_draft`."""
         return self._head is not None and self._head.can_draft(slot)
 
+    def num_waiting(self, slot: int) -> int:
+        """See `DraftHeadPort.num_waiting`."""
+        return 0 if self._head is None else self._head.num_waiting(slot)
+
     def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """See `DraftHeadPort.draft`."""
         self._open_decoder()
@@ -239,10 +245,13 @@ class NativeBackend:
     def close(self) -> None:
         """Joins the threads and frees the KV; the weights go with their last user. Calling it twice is allowed."""
         self.embedder.close()
-        for decoder in self._decoders:
-            decoder.close()
+        if self._head is not None:
+            self._head.close()
+        if self._decoder is not None:
+            self._decoder.close()
         self._decoder = None
-        self._weights.close()
+        for weights in self._weights:
+            weights.close()
 
     def __enter__(self) -> NativeBackend:
         return self
@@ -306,21 +315,21 @@ class NativeBackend:
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
             tables, windows = self._pages.ledger.tables, self._pages.window_tables
-            hidden = self._hidden[: len(tokens)] if self._head is not None and self._head.wants(chunks) else None
+            states = HeadInput() if self._head is None else self._head.wanted_states(chunks, len(tokens))
             decoder.forward(
                 tokens,
                 rows,
                 tables,
                 logits,
-                hidden,
                 maxima=self.maxima,
                 adapters=adapters,
                 scales=scales,
                 window_tables=windows,
+                **states,
                 **more,
             )
-            if self._head is not None and hidden is not None:
-                self._head.follow(chunks, hidden)
+            if self._head is not None and states:
+                self._head.follow(chunks)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
         return logits
@@ -355,62 +364,20 @@ class NativeBackend:
         return self._rows_of_logits
 
 
-def _decoders(
+def _head_parts(
     spec: DecoderSpec,
-    head_spec: DecoderSpec | None,
+    drafter: Drafter | None,
+    options: NativeOptions,
     weights: Weights,
-    info: ModelInfo,
-    pages: KVPages,
-    kv_type: KVType,
-    threads: Threads,
-) -> list[_native.Decoder]:
-    num_pages, num_windowed = pages.num_pages, pages.num_window_pages
-    model = _decoder(spec, weights, info, (num_pages, num_windowed), kv_type, threads)
-    sizes = (weights, info, (num_pages, 0), kv_type, threads)
-    return [model] if head_spec is None else [model, _decoder(head_spec, *sizes)]
-
-
-def _with_sizes(info: ModelInfo, decoders: Sequence[_native.Decoder]) -> ModelInfo:
-    """With what the decoders, a model's and perhaps its draft head's, keep of a token and of a slot."""
-    model, *heads = decoders
-    windows = info.windows
-    if windows is not None:
-        windows = replace(windows, bytes_per_cell=model.window_page_bytes // PAGE_TOKENS)
-    return replace(
-        info,
-        kv_bytes_per_token=sum(decoder.page_bytes for decoder in decoders) // PAGE_TOKENS,
-        state_bytes_per_slot=2 * model.state_bytes,
-        kv_format=f"{info.kv_format} with a draft head" if heads else info.kv_format,
-        windows=windows,
-    )
-
-
-def _decoder(
-    spec: DecoderSpec,
-    weights: Weights,
-    info: ModelInfo,
-    num_pages: tuple[int, int],
-    kv_type: KVType,
-    threads: Threads,
-) -> _native.Decoder:
-    try:
-        return _native.Decoder(
-            describe(spec, weights.layout, info.max_sequence_tokens),
-            weights.memory,
-            num_pages=num_pages[0],
-            num_window_pages=num_pages[1],
-            num_states=info.num_slots if spec.state_bytes else 0,
-            max_batch_tokens=info.max_batch_tokens,
-            num_threads=threads.count,
-            kv_type=kv_type,
-            cores=threads.cores,
-            cpus=threads.cpus,
-        )
-    except MemoryError as error:
-        raise ResourceExhausted(
-            f"{info.kv_tokens} tokens of KV do not fit into memory; give fewer with --kv-tokens",
-            kv_tokens=info.kv_tokens,
-        ) from error
+    load: Callable[[ModelParts, Layout], Weights],
+) -> HeadParts | None:
+    """What drafts for the model: a file of its own, or the head in the model's file."""
+    if drafter is not None:
+        own = load(drafter.parts, drafter.layout)
+        return HeadParts(drafter.spec, own, weights, drafter.token_ids, f"the drafter {drafter.digest}")
+    if spec.draft_head is None or not options.has_draft_head:
+        return None
+    return HeadParts(spec.draft_head, weights)
 
 
 def _batch_tokens(options: NativeOptions) -> int:

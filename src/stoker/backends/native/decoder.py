@@ -10,6 +10,7 @@ norm     offset, or -1 where there is none
 from __future__ import annotations
 
 from dataclasses import astuple
+from typing import Literal
 
 import numpy as np
 
@@ -43,8 +44,10 @@ def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str,
         "input_scale": spec.input_scale,
         "deep_layers": spec.deep_layers,
         "logit_softcap": spec.logit_softcap,
-        "embedding": _matrix(layout, spec.embedding),
-        "head": _matrix(layout, spec.head),
+        "embedding": _end(layout, spec, "embedding"),
+        "head": _end(layout, spec, "head"),
+        "lent": sorted(spec.lent),
+        "extracted_layers": list(spec.extracted_layers),
         "output_norm": _norm(layout, spec.output_norm),
         "query_scales": None if spec.query_scales is None else spec.query_scales.table(num_positions),
         "distance_slopes": None if spec.distance_slopes is None else np.array(spec.distance_slopes, dtype=np.float32),
@@ -72,9 +75,9 @@ def _layer_inputs(layout: Layout, inputs: LayerInputs) -> dict[str, object]:
 
 def _join(layout: Layout, join: Join) -> dict[str, object]:
     return {
-        "projection": _matrix(layout, join.projection),
-        "embedding_norm": _norm(layout, join.embedding_norm),
-        "hidden_norm": _norm(layout, join.hidden_norm),
+        **{name: getattr(join, name) for name in ("hidden_size", "keeps_norm", "gives_sum", "first_position")},
+        **{name: _matrix(layout, getattr(join, name)) for name in ("projection", "fuse", "give")},
+        **{name: _norm(layout, getattr(join, name)) for name in ("embedding_norm", "hidden_norm", "fuse_norm")},
     }
 
 
@@ -92,6 +95,7 @@ def _layer(layout: Layout, layer: Layer, index: int) -> dict[str, object]:
         "norms_values": layer.norms_values,
         "latent": None if layer.latent is None else _latent(layout, layer.latent),
         "kv_layer": index if layer.kv_layer is None else layer.kv_layer,
+        "lent_layer": _NOTHING if layer.lent_layer is None else layer.lent_layer,
         **_injection(layout, layer.injection),
         "output_scale": layer.output_scale,
         "is_parallel": layer.is_parallel,
@@ -150,6 +154,15 @@ def _matrix(layout: Layout, linear: Linear | None) -> tuple[int, int, int, int, 
     place = layout.matrices[linear]
     bias = layout.biases[linear].offset if linear.bias else _NOTHING
     return (place.type, place.rows, place.columns, place.offset, bias)
+
+
+def _end(
+    layout: Layout, spec: DecoderSpec, name: Literal["embedding", "head"]
+) -> tuple[int, int, int, int, int] | None:
+    if name not in spec.lent:
+        return _matrix(layout, getattr(spec, name))
+    place = layout.lent[name]
+    return (place.type, place.rows, place.columns, place.offset, _NOTHING)
 
 
 def _norm(layout: Layout, norm: Norm | None) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from stoker.backends.base import Guess
 from stoker.backends.native.batch_arrays import BatchArrays
 from stoker.backends.native.head_rest import HeadRest
 from stoker.backends.native.pages import PageLedger, pages_for
+from stoker.backends.native.spec import DecoderSpec
 from stoker.core.batch import Chunk, Entry
 from stoker.core.model_info import ModelInfo
 
@@ -37,6 +39,14 @@ _MOST = 64
 
 _Rows = NDArray[np.float32]
 _Part = tuple[Chunk, list[_Rows]]
+
+
+class HeadInput(TypedDict, total=False):
+    """Arguments of `Decoder.forward` of the model: where it writes what a head reads."""
+
+    hidden: _Rows
+    extracted: _Rows
+    logit_hidden: _Rows
 
 
 @dataclass(slots=True)
@@ -57,8 +67,9 @@ class DraftHead:
 
     Args:
         decoder: of the head. `close` closes it.
+        spec: of the head.
+        token_ids: for each row of its logits the token of the model; None = they are the same.
         info: of the model.
-        width: of its hidden states.
         arrays: that batches are written to.
         ledger: of the model.
         copy_page: copies a page to another one, in the memory of both.
@@ -67,8 +78,9 @@ class DraftHead:
     def __init__(
         self,
         decoder: _native.Decoder,
+        spec: DecoderSpec,
+        token_ids: NDArray[np.int64] | None,
         info: ModelInfo,
-        width: int,
         arrays: BatchArrays,
         ledger: PageLedger,
         copy_page: Callable[[int, int], None],
@@ -78,32 +90,47 @@ class DraftHead:
         self._most_rows = info.max_batch_tokens
         self._max_tokens = info.max_sequence_tokens
         self._arrays, self._ledger = arrays, ledger
-        self._logits: _Rows = np.empty((info.num_slots, info.vocab_size), dtype=np.float32)
-        self._states: _Rows = np.empty((info.max_batch_tokens, width), dtype=np.float32)
-        self._unknown: _Rows = np.zeros(width, dtype=np.float32)
+        assert spec.join is not None, "it is no draft head"
+        self._is_fused = spec.join.fuse is not None
+        self._token_ids = token_ids
+        self._logits: _Rows = np.empty((info.num_slots, spec.head.num_rows), dtype=np.float32)
+        shape = (0 if token_ids is None else info.num_slots, info.vocab_size)
+        self._spread: _Rows = np.full(shape, -np.inf, dtype=np.float32)
+        """Logits of all tokens of the model, where the head has others."""
+        self._states: _Rows = np.empty((info.max_batch_tokens, spec.join.hidden_size), dtype=np.float32)
+        """What the head gives."""
+        self._given: _Rows = np.empty((info.max_batch_tokens, spec.join.state_size), dtype=np.float32)
+        """What the model gives."""
+        self._embedding_size = spec.embedding.num_columns
+        self._unknown: _Rows = np.zeros(spec.join.state_size, dtype=np.float32)
         self._tails = [_Tail(states=[self._unknown]) for _ in range(info.num_slots)]
         self._rest = HeadRest()
 
-    def wants(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether `follow` is to be called when the model has computed these; otherwise they are a gap."""
-        if self._rest.sees(sum(len(chunk.entries) for chunk in chunks)):
-            return True
+    def wanted_states(self, chunks: Sequence[Chunk], num_entries: int) -> HeadInput:
+        """Where the model is to write what the head reads when it computes these; nothing: they are a gap."""
+        if self._rest.sees(num_entries):
+            given = self._given[:num_entries]
+            return HeadInput(extracted=given) if self._is_fused else HeadInput(hidden=given)
         for chunk in chunks:
             tail = self._tails[chunk.slot]
             if tail.gap is None:
                 tail.gap = tail.first + len(tail.entries)
-        return False
+        return HeadInput()
 
     def can_draft(self, slot: int) -> bool:
         """Whether the head has seen all of a slot, or will when it drafts."""
         return self._tails[slot].gap is None
 
-    def follow(self, chunks: Iterable[Chunk], states: _Rows) -> None:
-        """The model has computed these, with a hidden state of each entry, `(entries, width)`."""
+    def num_waiting(self, slot: int) -> int:
+        """Entries that are seen with the next guess."""
+        return len(self._tails[slot].entries)
+
+    def follow(self, chunks: Iterable[Chunk]) -> None:
+        """The model has computed these, and has written what was wanted."""
         row, full = 0, list[int]()
         for chunk in chunks:
             behind = row + len(chunk.entries)
-            if self._note(chunk, states[row:behind].copy()):
+            if self._note(chunk, self._given[row:behind].copy()):
                 full.append(chunk.slot)
             row = behind
         self._see({slot: len(self._tails[slot].entries) for slot in full})
@@ -150,7 +177,7 @@ class DraftHead:
             parts = self._first_parts([(slot, entry) for slot, entry, _ in wanted if slot in most])
             while parts:
                 places = [(chunk.slot, len(drafts[chunk.slot])) for chunk, _ in parts]
-                found = self._guess(parts, places, guess)
+                found = self._guess(parts, places, guess, is_first=not places[0][1])
                 for (chunk, _), (entry, _) in zip(parts, found, strict=True):
                     drafts[chunk.slot].append(entry)
                 parts = [
@@ -234,22 +261,35 @@ class DraftHead:
         if parts:
             self._pass(parts)
 
-    def _guess(self, parts: list[_Part], places: list[tuple[int, int]], guess: Guess) -> list[tuple[Entry, _Rows]]:
+    def _guess(
+        self, parts: list[_Part], places: list[tuple[int, int]], guess: Guess, *, is_first: bool
+    ) -> list[tuple[Entry, _Rows]]:
         """What is likely to follow each part, and the hidden state that this is guessed from."""
-        self._pass(parts)
-        token_ids = guess(self._logits[: len(parts)], places)
+        self._pass(parts, are_own=not is_first)
+        token_ids = guess(self._logits_of_tokens(len(parts)), places)
         ends = np.cumsum([len(chunk.entries) for chunk, _ in parts]) - 1
         return list(zip(token_ids, self._states[ends].copy(), strict=True))
 
-    def _pass(self, parts: list[_Part]) -> None:
+    def _logits_of_tokens(self, num_rows: int) -> _Rows:
+        """The logits of the last pass, with a column for each token of the model."""
+        if self._token_ids is None:
+            return self._logits[:num_rows]
+        self._spread[:num_rows, self._token_ids] = self._logits[:num_rows, : len(self._token_ids)]
+        return self._spread[:num_rows]
+
+    def _pass(self, parts: list[_Part], *, are_own: bool = False) -> None:
+        """Computes parts with states that the model has given, or with those of the head."""
         tokens, rows, num_rows, _, more = self._arrays.fill(tuple(chunk for chunk, _ in parts))
-        joined = np.stack([state for _, states in parts for state in states])
+        states = np.stack([state for _, given in parts for state in given])
+        if "inputs" in more:  # further parts of a row are for layers of the model
+            more["inputs"] = np.ascontiguousarray(more["inputs"][:, : self._embedding_size])
         self._decoder.forward(
             tokens,
             rows,
             self._ledger.tables,
             self._logits[:num_rows],
             hidden=self._states[: len(tokens)],
-            joined=joined,
+            joined=states if are_own or not self._is_fused else None,
+            features=states if self._is_fused and not are_own else None,
             **more,
         )

@@ -39,19 +39,27 @@ class Hyperparameters:
         parts: the files of the model.
         context_size: longest sequence that will be computed, in tokens.
         has_further_layers: layers that guess further tokens count as layers.
+        vocab_size: of the model that the file drafts for, whose embeddings are used where the file has none.
 
     Raises:
         ModelFileInvalid: a number is missing or impossible.
         ModelUnsupported: a head size that the kernels do not have.
     """
 
-    def __init__(self, parts: ModelParts, context_size: int, *, has_further_layers: bool = False) -> None:
+    def __init__(
+        self,
+        parts: ModelParts,
+        context_size: int,
+        *,
+        has_further_layers: bool = False,
+        vocab_size: int | None = None,
+    ) -> None:
         self._file = parts.first
         self.architecture = self._file.architecture
         self._parts = parts
         self.context_size = context_size
         self._num_blocks = self.integer("block_count", high=_MAX_LAYERS)
-        further = self.integer("nextn_predict_layers", 0, low=0, high=self._num_blocks - 1)
+        further = 0 if vocab_size else self.integer("nextn_predict_layers", 0, low=0, high=self._num_blocks - 1)
         self._num_trunk = self._num_blocks - further
         self.num_layers = self._num_blocks - (0 if has_further_layers else further)
         """Without those that guess further tokens, unless told otherwise."""
@@ -73,7 +81,7 @@ class Hyperparameters:
             for num, num_kv, size in zip(num_heads, num_kv_heads, self._head_sizes(), strict=True)
         ]
         """Of each layer; without attention it has none of keys and values."""
-        self.vocab_size = self._vocab_size()
+        self.vocab_size = self._vocab_size(vocab_size)
         self._check()
 
     def integer(self, suffix: str, default: int | None = None, *, low: int = 1, high: int = _MAX_SIZE) -> int:
@@ -149,6 +157,16 @@ class Hyperparameters:
     def text(self, suffix: str, default: str) -> str:
         """A word of the architecture."""
         return self._file.get_str(self._file.own_key(suffix)) or default
+
+    def integers(self, suffix: str, count: int) -> tuple[int, ...]:
+        """A list of exactly `count` integers.
+
+        Raises:
+            ModelFileInvalid: there are none, or another number of them.
+        """
+        key = self._file.own_key(suffix)
+        found = self._file.get_ints(key) or []
+        return tuple(found) if len(found) == count else self.fail(f"`{key}` has {len(found)} entries, not {count}")
 
     def sections(self, suffix: str, count: int) -> list[int]:
         """A list of `count` integers; a shorter one is filled up with zeros.
@@ -351,8 +369,10 @@ class Hyperparameters:
         length = self._file.require_int(key)
         return length if 1 <= length <= _MAX_CONTEXT else self.refuse(f"`{key}` is {length}")
 
-    def _vocab_size(self) -> int:
+    def _vocab_size(self, usual: int | None) -> int:
         entry = self._parts.tensors.get("token_embd.weight")
+        if entry is None and usual is not None:
+            return usual
         if entry is None or len(entry.shape) != 2:
             self.fail("it has no matrix `token_embd.weight`")
         tokens = self._file.get_array("tokenizer.ggml.tokens")

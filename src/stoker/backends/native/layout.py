@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import getLogger
 
 from stoker import _native
@@ -60,10 +60,17 @@ class Layout:
     biases: Mapping[Linear, PlacedVector]
     """Of those matrices that have one."""
     num_bytes: int
+    lent: Mapping[str, PlacedMatrix] = field(default_factory=dict[str, PlacedMatrix])
+    """Of a draft head, those of `DecoderSpec.lent`, in the packed memory of the model."""
 
 
-def plan_layout(spec: DecoderSpec, parts: ModelParts) -> Layout:
+def plan_layout(spec: DecoderSpec, parts: ModelParts, lender: Layout | None = None) -> Layout:
     """Gives everything that `spec` names its place.
+
+    Args:
+        spec: the model, or a draft head in a file of its own.
+        parts: its files.
+        lender: of the model that has the matrices which are lent to a draft head.
 
     Raises:
         ModelFileInvalid: a tensor is missing or has another shape than the metadata say.
@@ -75,8 +82,6 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts) -> Layout:
     for linear in spec.linears:
         num_rows[linear.weight] += linear.num_rows
     matrices = {linear: place.matrix(linear, _check_linear(parts, linear, num_rows)) for linear in spec.linears}
-    if spec.is_tied:
-        matrices[spec.head] = matrices[spec.embedding]
     norms: dict[Norm, PlacedVector] = {}
     for norm in spec.norms:
         if norm not in norms:
@@ -86,7 +91,8 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts) -> Layout:
                     _check_vector(parts, name, first, norm.size // first)
             norms[norm] = place.vector(norm.num_floats)
     biases = {linear: place.vector(linear.num_rows) for linear in matrices if linear.bias}
-    return Layout(matrices, norms, biases, place.end)
+    lent = {} if lender is None else {name: lender.matrices[getattr(spec, name)] for name in spec.lent}
+    return Layout(matrices, norms, biases, place.end, lent)
 
 
 class _Place:
@@ -111,7 +117,7 @@ class _Place:
 
 
 def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
-    linears = (*spec.linears, spec.head)
+    linears = spec.linears
     used = {linear.weight for linear in linears} | {linear.bias for linear in linears} | spec.unused
     used |= {norm.weight for norm in spec.norms} | {norm.bias for norm in spec.norms}
     more = sorted(parts.tensors.keys() - used)

@@ -78,6 +78,11 @@ def _kept_bytes(spec: DecoderSpec, kv_type: KVType | None, *, with_head: bool) -
     return _kv_bytes((*spec.kv_head_sizes, *head), chosen)
 
 
+def head_kv_bytes(head: DecoderSpec, spec: DecoderSpec, kv_type: KVType | None) -> int:
+    """What a draft head in a file of its own keeps of each token, in the types of the model that it drafts for."""
+    return _kv_bytes(head.kv_head_sizes, choose_kv_type(kv_type, max(spec.head_sizes)))
+
+
 def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
     """What layers with a window keep of each token, and of how many tokens of a sequence at most; 0 of both: they keep
     all, because there are no other layers, or because a recurrent layer has to begin anew wherever a window would.

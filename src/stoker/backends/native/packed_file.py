@@ -68,17 +68,19 @@ def fingerprint(parts: ModelParts, layout: Layout) -> str:
     for file in parts.files:
         status = file.path.stat()
         digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
-        digest.update(file.header_data())
-        for sample in _samples(file):
-            digest.update(sample)
+        for part in samples_of(file):
+            digest.update(part)
     digest.update(f"{_native.LAYOUT_VERSION} {layout.num_bytes} ".encode())
     for key, place in (*layout.matrices.items(), *layout.norms.items(), *layout.biases.items()):
         digest.update(f"{key} {place}\n".encode())
     return digest.hexdigest()[:40]
 
 
-def _samples(file: ModelFile) -> Iterator[memoryview]:
-    """Some bytes from the middle of some tensors, from the first to the last."""
+def samples_of(file: ModelFile) -> Iterator[memoryview]:
+    """What tells files apart, wherever they lie: all before their tensors, and some bytes from the middle of some of
+    these, from the first to the last.
+    """
+    yield file.header_data()
     names = list(file.tensors)
     for name in names[:: max(1, len(names) // _NUM_SAMPLES)]:
         data = file.tensor_data(name)

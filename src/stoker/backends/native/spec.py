@@ -63,6 +63,8 @@ class Layer:
     """With it there is no `value`, and `heads` are those of queries and of the only key."""
     kv_layer: int | None = None
     """Whose these are: of one before it, with equal heads and window."""
+    lent_layer: int | None = None
+    """Of a draft head: whose these are, of the model that it drafts for; it sees those of earlier positions only."""
     query_norm: Norm | None = None
     key_norm: Norm | None = None
     norms_values: bool = False
@@ -164,13 +166,44 @@ class Join:
     """What a draft head begins with in place of an embedding.
 
     ```
-    x = projection(| embedding_norm(embedding of the entry) | hidden_norm(hidden state of the entry before it) |)
+    both = | embedding_norm(embedding of the entry) | hidden_norm(h) |     h: a hidden state of the entry before it
+    x    = projection(both)
     ```
+
+    Without a projection, x is h, and what the first layer's queries, keys and values are made from is `both`. A norm
+    that is missing changes nothing.
     """
 
-    projection: Linear
-    embedding_norm: Norm
-    hidden_norm: Norm
+    hidden_size: int
+    """Of h."""
+    projection: Linear | None
+    embedding_norm: Norm | None
+    hidden_norm: Norm | None
+    fuse: Linear | None = None
+    """h is `fuse(fuse_norm(…))` of what comes into some layers of the model, unless the head itself gave it."""
+    fuse_norm: Norm | None = None
+    give: Linear | None = None
+    """Hidden states that the head gives are made by it from what `DecoderSpec.head` is multiplied with."""
+    keeps_norm: bool = False
+    """Without a projection, x is `hidden_norm(h)`."""
+    gives_sum: bool = False
+    """Hidden states that the head gives are what its last layer leaves in x, without a norm."""
+    first_position: int = 0
+    """Positions before this one are not seen, but by themselves."""
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of what the model gives of each entry."""
+        return self.hidden_size if self.fuse is None else self.fuse.num_columns
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return tuple(linear for linear in (self.projection, self.fuse, self.give) if linear is not None)
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        places = (self.embedding_norm, self.hidden_norm, self.fuse_norm)
+        return tuple(norm for norm in places if norm is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +262,10 @@ class DecoderSpec:
     draft_head: DecoderSpec | None = None
     """A layer of the file that guesses further tokens, as a decoder with a `join`. Embedding and output head are those
     of this decoder, unless the file has others for it."""
+    extracted_layers: tuple[int, ...] = ()
+    """Layers of which a draft head in another file reads what comes into them."""
+    lent: frozenset[str] = frozenset()
+    """Of a draft head in a file of its own: which of `embedding` and `head` lie in that of the model."""
     unused: frozenset[str] = field(default=frozenset())
     """Tensors of the file that need not be loaded, such as tables that are in `ropes` already."""
 
@@ -239,7 +276,7 @@ class DecoderSpec:
 
     @property
     def is_tied(self) -> bool:
-        return self.head.weight == self.embedding.weight
+        return self.head == self.embedding and len(self.lent) != 1
 
     @property
     def embedding_size(self) -> int:
@@ -251,9 +288,9 @@ class DecoderSpec:
     @property
     def linears(self) -> tuple[Linear, ...]:
         """Every matrix once, in the order of the computation; a tied head is not there twice."""
-        ends = (self.embedding,) if self.is_tied else (self.embedding, self.head)
+        ends = tuple(getattr(self, name) for name in ("embedding", "head") if name not in self.lent)
         ends += () if self.layer_inputs is None else (self.layer_inputs.table, self.layer_inputs.projection)
-        ends += () if self.join is None else (self.join.projection,)
+        ends += () if self.join is None else self.join.linears
         ends += () if self.draft_head is None else self.draft_head.linears
         ends += () if self.pooled is None else tuple(dense.linear for dense in self.pooled.dense)
         all_of_them = (*(linear for layer in self.layers for linear in layer.linears), *ends)
@@ -263,7 +300,7 @@ class DecoderSpec:
     def norms(self) -> tuple[Norm, ...]:
         inputs = () if self.layer_inputs is None else (self.layer_inputs.norm,)
         dense = () if self.pooled is None else (dense.norm for dense in self.pooled.dense)
-        join = () if self.join is None else (self.join.embedding_norm, self.join.hidden_norm)
+        join = () if self.join is None else self.join.norms
         head = () if self.draft_head is None else self.draft_head.norms
         places = (self.output_norm, *inputs, self.token_type, self.positions, self.embedding_norm, *dense, *join, *head)
         ends = (norm for norm in places if norm is not None)
@@ -288,8 +325,14 @@ class DecoderSpec:
     @property
     def kv_head_sizes(self) -> tuple[int, ...]:
         """Of each head of keys and values of any layer its size."""
-        all_heads = [layer.heads for layer in self.layers if layer.heads is not None and layer.kv_layer is None]
+        own = (layer for layer in self.layers if layer.kv_layer is None and layer.lent_layer is None)
+        all_heads = [layer.heads for layer in own if layer.heads is not None]
         return tuple(heads.size for heads in all_heads for _ in range(heads.num_kv))
+
+    @property
+    def borrows_keys(self) -> bool:
+        """Whether it is a draft head that sees keys and values of the model, and has none."""
+        return any(layer.lent_layer is not None for layer in self.layers)
 
     @property
     def state_bytes(self) -> int:

@@ -29,6 +29,7 @@ def with_draft_head(
         return spec
     hidden = model.hidden_size
     join = Join(
+        hidden_size=hidden,
         projection=model.linear(f"{stem}.eh_proj", hidden, 2 * hidden),
         embedding_norm=model.norm(f"{stem}.enorm"),
         hidden_norm=model.norm(f"{stem}.hnorm"),

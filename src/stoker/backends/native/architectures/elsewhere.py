@@ -10,7 +10,8 @@ _NAMES: Mapping[str, str] = {
     "an encoder and a decoder": "t5 t5encoder",
     "texts are not written from left to right": "dream llada llada-moe rnd1",
     "images or sounds, not text": "clip pockettts qwen3tts wavtokenizer-dec",
-    "drafts for another model, whose states it reads": "dflash eagle3 gemma4-assistant",
+    "drafts for another model: `--draft-model` of that one takes it": "eagle3 gemma4-assistant",
+    "drafts for another model, whose states it reads": "dflash",
     "larger than the memory of most machines without a GPU": (
         "arctic dbrx deepseek32 deepseek4 glm-dsa glm5-next grok hy_v3 hy_v4 kimi-k3 llama4 mimo2 minimax-m3 mistral4 "
         "step35"
