@@ -1,7 +1,9 @@
 """The machines that `cluster_sim.py` makes up: replicas that compute in steps, and what one of them can do.
 
 Each step computes all running answers and a part of the prompts, first come first served, as the engine's scheduler
-does. The newest blocks are kept in a cache of bounded size. Nothing here decides where a request goes.
+does. A block is in the cache as soon as it is computed, and a request whose beginning is being computed for another one
+waits for it, as in the engine. The newest blocks are kept in a cache of bounded size. Nothing here decides where a
+request goes.
 """
 
 from __future__ import annotations
@@ -56,6 +58,11 @@ class Request:
     first_token_s: float = -1.0
     done_s: float = -1.0
 
+    @property
+    def computed_keys(self) -> tuple[bytes, ...]:
+        """Blocks of its prompt that are computed, while it runs."""
+        return self.beginning.keys[: (self.beginning.num_tokens - self.prompt_left) // BLOCK_TOKENS]
+
 
 @dataclass(slots=True)
 class Replica:
@@ -84,13 +91,16 @@ class Replica:
 
     def lacks(self, beginning: Beginning) -> int:
         """Tokens of a prompt that it would have to compute now."""
-        count = next((n for n, key in enumerate(beginning.keys) if key not in self.cache), len(beginning.keys))
-        return beginning.num_tokens - min(count * BLOCK_TOKENS, beginning.num_tokens - 1)
+        return beginning.num_tokens - min(self._num_cached(beginning) * BLOCK_TOKENS, beginning.num_tokens - 1)
 
     def begin_step(self) -> float:
         """Admits the requests for which there is room, and returns how long the step takes."""
-        while self.waiting and len(self.running) < self.machine.parallel:
-            request = self.waiting.popleft()
+        for request in [*self.waiting]:
+            if len(self.running) == self.machine.parallel:
+                break
+            if self._is_computing_beginning_of(request):
+                continue
+            self.waiting.remove(request)
             request.cached = self._found(request.beginning)
             request.prompt_left = request.beginning.num_tokens - request.cached
             self.running.append(request)
@@ -113,6 +123,8 @@ class Replica:
             is_first, chunk = request.prompt_left > 0, self._chunks.get(request, 0)
             request.prompt_left -= chunk
             self.computed_tokens += chunk
+            if chunk:
+                self._keep(request.computed_keys)
             if not request.prompt_left:
                 rows.append(request)
                 request.answer_left -= 1
@@ -136,13 +148,22 @@ class Replica:
             "", "it", self.num_said, is_whole=is_whole, stored=stored, removed=[] if is_whole else removed
         )
 
+    def _is_computing_beginning_of(self, request: Request) -> bool:
+        """A running request computes blocks that this one has in common with it, and that are not cached yet."""
+        num_cached = self._num_cached(request.beginning)
+        return any(
+            _num_shared(other.beginning, request.beginning) > max(num_cached, len(other.computed_keys))
+            for other in self.running
+            if other.prompt_left
+        )
+
+    def _num_cached(self, beginning: Beginning) -> int:
+        return next((n for n, key in enumerate(beginning.keys) if key not in self.cache), len(beginning.keys))
+
     def _found(self, beginning: Beginning) -> int:
-        count = 0
-        for key in beginning.keys:
-            if key not in self.cache:
-                break
+        count = self._num_cached(beginning)
+        for key in beginning.keys[:count]:
             self.cache.move_to_end(key)
-            count += 1
         return min(count * BLOCK_TOKENS, beginning.num_tokens - 1)
 
     def _keep(self, keys: Sequence[bytes]) -> None:
@@ -153,6 +174,12 @@ class Replica:
             self.cache.move_to_end(key)
         while len(self.cache) * BLOCK_TOKENS > self.machine.cache_tokens:
             _note(self.cache.popitem(last=False)[0], self._went, self._came)
+
+
+def _num_shared(one: Beginning, other: Beginning) -> int:
+    """Blocks with which both begin."""
+    pairs = zip(one.keys, other.keys, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one.keys), len(other.keys)))
 
 
 def _note(key: bytes, here: set[bytes], there: set[bytes]) -> None:

@@ -71,6 +71,13 @@ def test_many_fronts_do_not_send_simultaneous_requests_to_the_same_idle_replica(
     assert found.computed_tokens == 64 * 1200 + 64 * 16
 
 
+def test_beginning_that_two_requests_share_is_computed_once_though_they_come_together() -> None:
+    keys = tuple(b"block %d" % number for number in range(8))
+    requests = [Request(0.01 * number, Beginning((*keys, b"end %d" % number), 600), 16) for number in range(2)]
+    simulate(requests, "stoker", num_replicas=1, num_fronts=1)
+    assert [request.cached for request in requests] == [0, 512]
+
+
 def test_front_with_more_tokens_than_it_can_pass_on_delays_them() -> None:
     slow = Machine(front_s_per_token=0.02, front_s_per_request=0.01)
     found = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 WORTHWHILE = 1.06
 """Speed-up in tokens per second from which drafting pays; step times are not known more precisely."""
@@ -14,15 +14,10 @@ _LEAST_CHANCE = 0.05
 """Of all that is drafted for a sequence to come out."""
 
 
-class Offer(NamedTuple):
-    """One entry that could be drafted."""
-
-    chance: float
-    """That it comes out, with all that stand before it."""
-    place: int
-    """Of its sequence in the step."""
-    num_passes: int = 0
-    """Of a model that must have drafted, for this one and those before it."""
+Offer: TypeAlias = tuple[float, int, int]
+"""One entry that could be drafted: the chance that it comes out, with all that stand before it; the place of its
+sequence in the step; and how many passes of a draft model this entry and those before it need.
+"""
 
 
 class Plan(NamedTuple):
@@ -42,7 +37,7 @@ def offers_of(chance: float, most: int, place: int, *, by_model: bool = False) -
     offers: list[Offer] = []
     reached = chance
     while len(offers) < most and reached >= _LEAST_CHANCE:
-        offers.append(Offer(reached, place, len(offers) + 1 if by_model else 0))
+        offers.append((reached, place, len(offers) + 1 if by_model else 0))
         reached *= chance
     return offers
 

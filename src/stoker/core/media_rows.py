@@ -14,6 +14,8 @@ class MediaRows:
     """One per scheduler. Rows are wanted when a running sequence needs them, and given up when none does any more."""
 
     def __init__(self) -> None:
+        self.is_used = False
+        """A request with media was added. Until then no rows are wanted, and none given up."""
         self._held: set[bytes] = set()
         self._asked: dict[bytes, str] = {}
         """Rows that were requested and have not arrived: key of the media to the request that asked."""

@@ -204,6 +204,7 @@ class Scheduler:
         if self.num_waiting >= self._config.max_waiting:
             raise Overloaded(f"the queue is full: {self.num_waiting} requests are waiting", retry_after_s=1.0)
         self._num_arrivals += 1
+        self.media.is_used = self.media.is_used or bool(request.spans)
         sequence = Sequence.begin(request, self._num_arrivals, self._info)
         self.tiering.open(sequence)
         if self.kv.copies_whole and request.cache_prompt:
@@ -252,12 +253,13 @@ class Scheduler:
 
     def exports(self) -> list[Transfer]:
         """What is to be exported now. Asked before `schedule`: what the ledger says of a slot is then really in it."""
-        if not self.tiering.may_export:
+        is_busy = self.has_work
+        if not self.tiering.may_export(is_busy=is_busy):
             return []
         running = self._population.running.values()
         num_streams = sum(sequence.num_pending == 1 for sequence in running)
-        seconds = self._budget.limit_s(num_streams) * _EXPORT_SHARE if self.has_work else _IDLE_EXPORT_S
-        return self.tiering.exports(running, seconds, is_busy=self.has_work)
+        seconds = self._budget.limit_s(num_streams) * _EXPORT_SHARE if is_busy else _IDLE_EXPORT_S
+        return self.tiering.exports(running, seconds, is_busy=is_busy)
 
     def schedule(self) -> Batch | None:
         """The next step: decodes first, then prompts within the budget, newly admitted ones included.

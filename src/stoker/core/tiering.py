@@ -129,12 +129,15 @@ class Tiering:
         if self._portions is not None:
             self._retained[slot] = self._portions.retain(Chain(root_key(adapters)), entries)
 
-    @property
-    def may_export(self) -> bool:
-        """Something could be due."""
+    def may_export(self, *, is_busy: bool) -> bool:
+        """Something could be due, and `exports` have not used up their share of the time."""
         if self._portions is None or self._tiers is None:
             return False
-        return self._portions.exports_while_running or self._tiers.is_durable or self._kv.is_half_full
+        if self._portions.exports_while_running:
+            return True
+        if is_busy and self._credit_s <= 0:
+            return self._kv.is_half_full
+        return self._tiers.is_durable or self._kv.is_half_full
 
     def earn(self, step_s: float) -> None:
         """A step took so long: a small part of that may be spent on exports for which there is no hurry."""
@@ -149,7 +152,7 @@ class Tiering:
             return []
         running = list(running)
         now = [*self._due_now(running)] if self._portions.exports_while_running else []
-        if is_busy and not self._kv.is_half_full and self._credit_s <= 0:
+        if is_busy and self._credit_s <= 0 and not self._kv.is_half_full:
             return now
         max_entries = max(BLOCK_ENTRIES, self._exports.affordable(seconds, _FIRST_GUESS))
         return [*now, *_first(joined(self._due_of_retained(), self._due_of_running(running)), max_entries)]

@@ -23,6 +23,8 @@ class RowFeed:
 
     def ask(self) -> list[Event]:
         """After a step was planned: drops what is not needed any more, and asks for what is."""
+        if not self._scheduler.media.is_used:
+            return []
         for key in self._scheduler.rows_given_up():
             self._port.drop_rows(key)
         return [RowsWanted(request_id, span.key) for request_id, span in self._scheduler.rows_wanted()]

@@ -85,6 +85,8 @@ class Stream:
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
         self._outline = outline or _NO_OUTLINE
+        self._is_plain = outline is None and row.constraint is None
+        """Every token is text: no reasoning, no markers, and no constraint that can be complete."""
         stops = request.sampling.stop_strings
         stops += () if request.sampling.ignore_eos else self._outline.ends
         self._stops = StopMatcher(stops)
@@ -143,14 +145,12 @@ class Stream:
             self._logprobs.append(self._position(choice, token_id, is_text))
         if not is_text and token_id in self._stop_token_ids:
             self._stop_match = token_id
-        is_reasoning = self._follow(token_id)
-        if is_text and self._is_whole:
-            self.finish_reason = finish_reason = FinishReason.STOP
-        marker = self._outline.markers.get(token_id)
-        if marker is not None:
-            self._text += self._stops.flush() + self._detokenizer.flush()
-            self._marks.append((len(self._text), marker))
-            is_text = False
+        is_reasoning = False
+        if not self._is_plain:
+            is_reasoning = self._follow(token_id)
+            if is_text and self._is_whole:
+                self.finish_reason = finish_reason = FinishReason.STOP
+            is_text = not self._mark(token_id) and is_text
         text = self._detokenizer.push(token_id) if is_text else ""
         if is_reasoning and self._outline.hides_stops and finish_reason is None:
             self._text += text
@@ -158,6 +158,15 @@ class Stream:
         if self._has_stops or finish_reason is not None:
             text = self._stopped(text, is_end=finish_reason is not None)
         self._text += text
+
+    def _mark(self, token_id: int) -> bool:
+        """The token is a marker, which stands beside the text and not in it."""
+        marker = self._outline.markers.get(token_id)
+        if marker is None:
+            return False
+        self._text += self._stops.flush() + self._detokenizer.flush()
+        self._marks.append((len(self._text), marker))
+        return True
 
     def _follow(self, token_id: int) -> bool:
         """Takes a token to the reasoning, and says whether the token belongs to it."""
@@ -192,8 +201,9 @@ class Stream:
         return Output(self.request_id, "", [], self._usage(0, num_cached), progress=progress)
 
     def _usage(self, num_completion: int, num_cached: int) -> Usage:
-        rows = self._num_audio, self._num_images
-        return Usage(self._num_prompt, num_completion, num_cached, self._num_reasoning, *rows)
+        follower = self._outline.reasoning
+        num_reasoning = 0 if follower is None else follower.num_tokens
+        return Usage(self._num_prompt, num_completion, num_cached, num_reasoning, self._num_audio, self._num_images)
 
     def take(self) -> Output:
         """All that was pushed since the last call."""
@@ -223,11 +233,6 @@ class Stream:
         assert self.sequence is not None
         queue_s = None if self.timing is None else self.timing.queue_s
         return self.tracer.take(len(self._token_ids), self.sequence, queue_s)
-
-    @property
-    def _num_reasoning(self) -> int:
-        follower = self._outline.reasoning
-        return 0 if follower is None else follower.num_tokens
 
     def _stopped(self, text: str, *, is_end: bool) -> str:
         """What of a token's text is part of the answer for certain."""

@@ -417,10 +417,10 @@ def _failure(work: Work, error: StokerError) -> Event:
 def _ended_by(event: Event) -> str:
     """The request that this event ends, if it ends one."""
     match event:
-        case Failed():
-            return event.request_id
         case Output():
             return "" if event.finish_reason is None else event.request_id
+        case Failed():
+            return event.request_id
         case Embedded() | Unanswered():
             return event.question_id
         case _:
