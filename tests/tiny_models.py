@@ -81,6 +81,7 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
     },
     "granitemoe": {"attention.scale": 0.4, "embedding_scale": 3.0, "logit_scale": 2.5, "residual_scale": 0.4},
     "paddleocr": {"rope.dimension_sections": [3, 3, 2, 0]},
+    "qwen": {"feed_forward_length": 192},
     "qwen2vl": {"rope.dimension_sections": [3, 3, 2, 0]},
     "qwen3vl": {"rope.dimension_sections": [3, 3, 2, 0]},
     "granite": {

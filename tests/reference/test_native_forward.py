@@ -150,7 +150,7 @@ MODELS: dict[str, TinyModel] = {
     "baichuan, 13B": TinyModel(architecture="baichuan", num_layers=40, num_kv_heads=4),
     "paddleocr": TinyModel(architecture="paddleocr"),
     "pangu-embedded": TinyModel(architecture="pangu-embedded", has_head=False),
-    "qwen": TinyModel(architecture="qwen", num_kv_heads=4, keys={"feed_forward_length": 192}),
+    "qwen": TinyModel(architecture="qwen", num_kv_heads=4),
     "xverse": TinyModel(architecture="xverse", num_kv_heads=4),
     "cohere2": TinyModel(architecture="cohere2", num_layers=5, has_head=False),
     "arcee": TinyModel(architecture="arcee", vectors={"rope_freqs.weight": DIVISORS}),
