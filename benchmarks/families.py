@@ -330,7 +330,9 @@ def _gemma3n() -> Family:
         ("per_layer_model_proj.weight", (own_size * layers, hidden)),
         ("per_layer_proj_norm.weight", (own_size,)),
     )
-    halves = dict.fromkeys(("laurel_", "router", "altup_proj", "altup_unembd", "per_layer_model_proj"), "F16")
+    halves: dict[str, str] = dict.fromkeys(
+        ("laurel_", "router", "altup_proj", "altup_unembd", "per_layer_model_proj"), "F16"
+    )
     return Family("gemma3n", hidden, _usual(layers, heads, kv_heads, head, inner) | own, tensors, halves)
 
 

@@ -41,9 +41,9 @@ def gemma3n_vectors(model: TinyModel) -> dict[str, NDArray[np.float32]]:
     rng, found = np.random.default_rng(model.seed + 1), dict[str, NDArray[np.float32]]()
     for index in range(model.num_layers):
         for name, shape, size in (("predict", (STREAMS**2, STREAMS), 0.1), ("correct", (STREAMS, STREAMS), 0.2)):
-            found[f"blk.{index}.altup_{name}_coef.weight"] = rng.normal(0, size, shape)
+            found[f"blk.{index}.altup_{name}_coef.weight"] = rng.normal(0, size, shape).astype(np.float32)
         sizes = rng.normal(model.hidden_size**0.5, 1, model.hidden_size)
-        found[f"blk.{index}.altup_router_norm.weight"] = sizes
+        found[f"blk.{index}.altup_router_norm.weight"] = sizes.astype(np.float32)
     return found
 
 

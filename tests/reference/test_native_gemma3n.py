@@ -13,11 +13,13 @@ from stoker.core.batch import Chunk, Truncate
 from stoker.errors import ModelFileInvalid, StokerError
 from stoker.models.gguf import read_gguf
 from tests.reference.gemma3n_reference import Gemma3nReference
-from tests.reference.native_runs import all_rows, libllama_rows, open_native, relative_error, step
+from tests.reference.native_runs import Rows, all_rows, libllama_rows, open_native, relative_error, step
 from tests.tiny_models import TinyModel, write_tiny_model
 
-HALF = dict.fromkeys(("altup_proj.weight", "altup_unembd_proj.weight", "per_layer_model_proj.weight"), "F16")
-EIGHT = dict.fromkeys(HALF, "Q8_0") | {
+HALF: dict[str, str] = dict.fromkeys(
+    ("altup_proj.weight", "altup_unembd_proj.weight", "per_layer_model_proj.weight"), "F16"
+)
+EIGHT: dict[str, str] = dict.fromkeys(HALF, "Q8_0") | {
     f"blk.{index}.{part}.weight": "Q8_0" for index in range(25) for part in ("laurel_l", "laurel_r", "altup_router")
 }
 """As files are that a converter writes in this type."""
@@ -78,7 +80,7 @@ def test_layers_that_share_keys_keep_none(tmp_path: Path) -> None:
 
 def test_a_file_that_says_little_is_like_one_that_says_all(tmp_path: Path) -> None:
     """What the first converters left out."""
-    silent = dict.fromkeys(
+    silent: dict[str, Any] = dict.fromkeys(
         (
             "attention.sliding_window_pattern",
             "attention.shared_kv_layers",
@@ -88,12 +90,12 @@ def test_a_file_that_says_little_is_like_one_that_says_all(tmp_path: Path) -> No
             "final_logit_softcapping",
         )
     )
-    found = list[np.ndarray[Any, Any]]()
+    found = list[Rows]()
     for keys in ({}, silent):
         path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="gemma3n", keys=keys, **SHARED))
         with open_native(path) as backend:
             found.append(all_rows(backend, prompt(60)))
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 @pytest.mark.parametrize(
