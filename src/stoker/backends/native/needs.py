@@ -180,7 +180,7 @@ def _kv_bytes(head_sizes: Sequence[int], kv_type: KVType) -> int:
 
 
 def _stream_bytes(spec: DecoderSpec) -> int:
-    """Of the streams of a row and of what is made of them, and of gates that are cut with what they are multiplied by."""
+    """Of the streams of a row, what is made of them, and gates that are cut with what they are multiplied by."""
     streams = 0 if spec.streams is None else 2 * spec.streams.count * spec.hidden_size
     cut = max((layer.feed_forward_size for layer in spec.layers if layer.gate_cut is not None), default=0)
     return 4 * (streams + 2 * cut)
