@@ -6,7 +6,8 @@ Some are cut to fewer layers, so that a file takes less than 3 GB; the layers th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 Tensor = tuple[str, tuple[int, ...]]
@@ -22,6 +23,7 @@ _FLOATS = (
     "exps.bias",
     "position_embd",
     "token_types",
+    "_coef",
 )
 
 
@@ -34,8 +36,8 @@ class Family:
     keys: Mapping[str, Any]
     """Own keys of the architecture, without its name, and keys of the tokenizer; `embedding_length` is not there."""
     tensors: tuple[Tensor, ...]
-    expert_type: str | None = None
-    """Of the matrices of experts, where it is not a matter of choice."""
+    types: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of matrices with such a part in their name, where it is not a matter of choice."""
     has_output_norm: bool = True
     has_embedding: bool = True
     num_drafted_tokens: int = 0
@@ -187,7 +189,7 @@ def _gpt_oss() -> Family:
         "rope.scaling.original_context_length": 4096,
     }
     tensors = (*_blocks(layers, layer), ("output.weight", (0, hidden)))
-    return Family("gpt-oss", hidden, _usual(layers, heads, kv_heads, head, hidden) | own, tensors, "MXFP4")
+    return Family("gpt-oss", hidden, _usual(layers, heads, kv_heads, head, hidden) | own, tensors, {"_exps": "MXFP4"})
 
 
 def _lfm2() -> Family:
@@ -291,6 +293,52 @@ def _gemma4() -> Family:
     return Family("gemma4", hidden, _usual(layers, heads, kv_heads, large, 6144) | own, tensors)
 
 
+def _gemma3n() -> Family:
+    """Gemma 3n E2B: four streams, a part of low rank, an embedding for each layer, and layers that share KV."""
+    hidden, layers, heads, kv_heads, head, inner, own_size, rank = 2048, 30, 8, 2, 256, 8192, 256, 64
+    streams, shared, cut = 4, 10, 10
+
+    def layer(_: int) -> Iterator[Tensor]:
+        yield from _norms(hidden, "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm")
+        yield from _norms(hidden, "laurel_post_norm", "altup_router_norm")
+        yield from _norms(head, "attn_q_norm", "attn_k_norm")
+        yield from _attention(hidden, heads * head, kv_heads * head)
+        yield "attn_output.weight", (hidden, heads * head)
+        yield from _dense(hidden, inner)
+        yield "inp_gate.weight", (own_size, hidden)
+        yield "proj.weight", (hidden, own_size)
+        yield "laurel_l.weight", (rank, hidden)
+        yield "laurel_r.weight", (hidden, rank)
+        yield "altup_router.weight", (streams, hidden)
+        yield "altup_predict_coef.weight", (streams**2, streams)
+        yield "altup_correct_coef.weight", (streams, streams)
+        yield "altup_correct_scale.weight", (hidden,)
+
+    own = {
+        "attention.sliding_window": 512,
+        "attention.sliding_window_pattern": [(index + 1) % 5 != 0 for index in range(layers)],
+        "attention.shared_kv_layers": shared,
+        "embedding_length_per_layer_input": own_size,
+        "altup.active_idx": 0,
+        "altup.num_inputs": streams,
+        "activation_sparsity_scale": [1.6448533535003662 if index < cut else -inf for index in range(layers)],
+        "final_logit_softcapping": 30.0,
+    }
+    squares = (streams - 1, hidden, hidden)
+    tensors = (
+        *_blocks(layers, layer),
+        ("altup_proj.weight", squares),
+        ("altup_unembd_proj.weight", squares),
+        ("per_layer_token_embd.weight", (0, own_size * layers)),
+        ("per_layer_model_proj.weight", (own_size * layers, hidden)),
+        ("per_layer_proj_norm.weight", (own_size,)),
+    )
+    halves: dict[str, str] = dict.fromkeys(
+        ("laurel_", "router", "altup_proj", "altup_unembd", "per_layer_model_proj"), "F16"
+    )
+    return Family("gemma3n", hidden, _usual(layers, heads, kv_heads, head, inner) | own, tensors, halves)
+
+
 def _latent() -> Family:
     """GLM 4.7 Flash, 4 of its 47 layers: one latent vector of each position for all heads."""
     hidden, layers, heads, rank, queries, rotated, plain, value = 2048, 4, 20, 512, 768, 64, 192, 256
@@ -374,6 +422,7 @@ FAMILIES = {
     "qwen35moe": lambda: _qwen35("qwen35moe", 4, 2048, 512, 16, 2, 32),
     "qwen3moe": _qwen3moe,
     "gpt-oss": _gpt_oss,
+    "gemma3n-e2b": _gemma3n,
     "gemma4-e2b": _gemma4,
     "glm47-flash": _latent,
     "granitehybrid": _granitehybrid,

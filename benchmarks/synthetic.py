@@ -94,7 +94,7 @@ def write_family(path: Path, found: Family, quantization: str, *, seed: int = 0)
         if is_float(tensor, shape):
             writer.add_tensor(tensor, _floats(tensor, sizes, random))
         else:
-            kind = found.expert_type if found.expert_type and "_exps" in tensor else quantization
+            kind = next((kind for part, kind in found.types.items() if part in tensor), quantization)
             _add_matrices(writer, tensor, sizes, kind, random)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -43,6 +43,9 @@ public:
         if (const auto inputs = get<nb::object>("layer_inputs"); !inputs.is_none()) {
             out.layer_inputs = of(inputs).layer_inputs();
         }
+        if (const auto streams = get<nb::object>("streams"); !streams.is_none()) {
+            out.streams = {of(streams).projection("split"), of(streams).projection("join")};
+        }
         if (const auto join = get<nb::object>("join"); !join.is_none()) {
             out.join = of(join).join(out.embedding.w.cols);
         }
@@ -188,12 +191,15 @@ private:
             .lent_layer = get<int32_t>("lent_layer"),
             .sinks = norm("sinks", heads.num),
             .post_attention_norm = stream_norm("post_attention_norm", spec),
+            .laurel = {},
+            .streams = {},
             .feed_forward_norm = stream_norm("feed_forward_norm", spec),
             .xielu = get<std::array<float, kXieluNumbers>>("xielu"),
             .gate = projection("gate"),
             .up = projection("up"),
             .down = projection("down"),
             .experts = experts(spec.hidden_size),
+            .gate_cut = get<float>("gate_cut"),
             .post_feed_forward_norm = stream_norm("post_feed_forward_norm", spec),
             .injection = {projection("inject_gate"), projection("inject_output"), stream_norm("inject_norm", spec)},
             .output_scale = get<float>("output_scale"),
@@ -205,10 +211,21 @@ private:
         if (const auto latent = get<nb::object>("latent"); !latent.is_none()) {
             out.latent = of(latent).latent(out.query.w.rows);
         }
+        if (const auto streams = get<nb::object>("streams"); !streams.is_none()) {
+            of(streams).use_streams(out, spec.hidden_size);
+        }
         if (const auto recurrence = get<nb::object>("recurrence"); !recurrence.is_none()) {
             of(recurrence).recur(out);
         }
         return out;
+    }
+
+    void use_streams(Layer& layer, int32_t hidden_size) const {
+        constexpr int32_t n = Streams::kCount;
+        require(hidden_size < (1 << 28), "a row of all streams is too large");
+        layer.laurel = {projection("narrow"), projection("wide"), norm("norm", hidden_size)};
+        layer.streams = {norm("router_norm", hidden_size), norm("router", n * hidden_size), norm("predict", n * n * n),
+                         norm("correct", n * n), norm("scale", hidden_size)};
     }
 
     Latent latent(int32_t query_rows) const {

@@ -23,7 +23,7 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
         const Experts& e = layer.experts;
         for (const Projection* p : {&e.router, &e.gate, &e.up, &e.down, &e.shared_gate, &layer.mixed_gate, &layer.decay,
                                     &layer.beta, &layer.injection.gate, &layer.injection.output, &layer.latent.narrow,
-                                    &layer.latent.wide, &layer.latent.out}) {
+                                    &layer.latent.wide, &layer.latent.out, &layer.laurel.narrow, &layer.laurel.wide}) {
             add(p->w);
         }
     }
@@ -31,6 +31,8 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
     add(spec.join.projection.w);
     add(spec.join.fuse.w);
     add(spec.join.give.w);
+    add(spec.streams.split.w);
+    add(spec.streams.join.w);
     return most;
 }
 
@@ -82,8 +84,14 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     joined_ = Buffer<float>(rows * spec_.joined_size());
     features_ = Buffer<float>(rows * spec_.join.fuse.w.cols);
     fused_ = Buffer<float>(rows * spec_.join.fuse.w.rows);
+    const bool is_cut = std::ranges::any_of(spec_.layers, &Layer::is_cut);
     const auto has_float_down = [](const Layer& layer) { return layer.down.w.is_float(); };
-    gate_ = Buffer<float>(std::ranges::any_of(spec_.layers, has_float_down) ? rows * feed_forward_size() : 0);
+    gate_ = Buffer<float>(is_cut || std::ranges::any_of(spec_.layers, has_float_down) ? rows * feed_forward_size() : 0);
+    up_ = Buffer<float>(is_cut ? rows * feed_forward_size() : 0);
+    const size_t row_of_streams = spec_.streams.are_there() ? hidden : 0;
+    streams_ = Buffer<float>(rows * Streams::kCount * row_of_streams);
+    laurel_ = Buffer<float>(rows * row_of_streams);
+    joined_streams_ = Buffer<float>(rows * Streams::kOthers * row_of_streams);
     codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, wide));
     down_codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, feed_forward_size()));
     layer_inputs_ = Buffer<float>(rows * spec_.layer_inputs.projection.w.rows);
@@ -124,9 +132,10 @@ void Decoder::take_memory_for_latent_keys() {
     const int32_t row = largest([](const Layer& layer) { return layer.heads.query_size(); });
     latent_queries_ = Buffer<float>(rows * row);
     latent_mixed_ = Buffer<float>(rows * row);
-    const int32_t cols = largest([](const Layer& layer) { return std::max(layer.latent.size, layer.latent.plain); });
+    const int32_t of_streams = spec_.streams.join.w.cols;
+    const int32_t cols = std::max(of_streams, largest([](const Layer& layer) { return std::max(layer.latent.size, layer.latent.plain); }));
     for (Worker& worker : workers_) {
-        worker.latent_codes = Buffer<uint8_t>(cols > 0 ? Activations::bytes(max_batch_tokens_, cols) : 0);
+        worker.part_codes = Buffer<uint8_t>(cols > 0 ? Activations::bytes(max_batch_tokens_, cols) : 0);
     }
 }
 

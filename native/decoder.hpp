@@ -26,7 +26,7 @@ struct alignas(64) Worker {
     Buffer<float> x, normed;  // a few rows
     Buffer<uint8_t> codes;    // of these
     Buffer<float> row;        // one more
-    Buffer<uint8_t> latent_codes;  // of a part of all rows
+    Buffer<uint8_t> part_codes;  // of a part of all rows
     Buffer<float> layer_row;  // what a token has for all layers
     Buffer<float> gate, up;   // of one piece
     Buffer<float> sink;       // a partial result
@@ -97,6 +97,8 @@ private:
     Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, span_partials_;
     Buffer<float> latent_keys_, latent_narrow_, latent_queries_, latent_mixed_;
     Buffer<float> features_, fused_, joined_;  // of a draft head: what is fused, that, and two parts of each row
+    Buffer<float> streams_, laurel_, joined_streams_;  // streams of a row lie one behind the other
+    Buffer<float> up_;                                 // beside gate_, where gates are cut
     Buffer<float> layer_inputs_, injected_;  // of all layers, and what one makes of its own
     Buffer<uint8_t> codes_, down_codes_;
     ExpertRows expert_rows_;

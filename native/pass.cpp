@@ -32,7 +32,7 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::rotate: {
             const auto [begin, end] = share(stage, piece, stage.rows);
             for (int32_t row = begin; row < end; ++row) {
-                rotate_row(stage.layer, row);
+                rotate_row(stage.layer, stage.of_logits ? plan_.logit_row[row] : row);
             }
             return;
         }
@@ -56,6 +56,21 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::layer_inputs: return layer_inputs(me, share(stage, piece, stage.rows));
         case StageKind::keep_rows: return keep_rows(stage);
         case StageKind::features: return keep_features(share(stage, piece, stage.rows));
+        case StageKind::spread_rows: return spread_rows(stage);
+        case StageKind::level: return level(share(stage, piece, stage.rows));
+        case StageKind::predict: return predict(me, stage, share(stage, piece, stage.rows));
+        case StageKind::add_laurel: return add_laurel(me, stage, share(stage, piece, stage.rows));
+        case StageKind::cut: return cut(stage, share(stage, piece, stage.rows));
+        case StageKind::correct: return correct(me, stage, share(stage, piece, stage.rows));
+        case StageKind::gather: {
+            const auto [begin, end] = share(stage, piece, stage.rows);
+            for (int32_t row = begin; row < end; ++row) {
+                gather(me, row, spec_.layers.back());
+            }
+            return;
+        }
+        case StageKind::join_streams: return join_streams(me, stage, piece);
+        case StageKind::merge: return merge(stage, share(stage, piece, stage.rows));
         case StageKind::hidden: {
             const auto [begin, end] = share(stage, piece, stage.rows);
             for (int32_t row = begin; row < end; ++row) {
@@ -113,13 +128,28 @@ void Pass::embed(const Stage& stage, Range rows) {
 }
 
 void Pass::keep_rows(const Stage& stage) {
-    const size_t n = spec_.hidden_size, m = spec_.layers[stage.layer].mixed_size();
-    float* x = d_.x_[stage.x].get();
-    float* attended = d_.attended_.get();
-    for (int32_t i = 0; i < batch_.num_rows; ++i) {  // always towards the beginning
-        const size_t row = plan_.logit_row[i];
-        std::memmove(x + i * n, x + row * n, n * sizeof(float));
-        std::memmove(attended + i * m, attended + row * m, m * sizeof(float));
+    const size_t n = spec_.hidden_size;
+    const auto keep = [&](float* rows, size_t floats) {
+        for (int32_t i = 0; i < batch_.num_rows; ++i) {  // always towards the beginning
+            std::memmove(rows + i * floats, rows + plan_.logit_row[i] * floats, floats * sizeof(float));
+        }
+    };
+    keep(d_.attended_.get(), spec_.layers[stage.layer].mixed_size());
+    if (stage.of_logits) {  // the others are where they should be
+        return;
+    }
+    keep(d_.x_[stage.x].get(), n);
+    if (spec_.streams.are_there()) {
+        keep(d_.streams_.get(), Streams::kCount * n);
+        keep(d_.laurel_.get(), n);
+    }
+}
+
+void Pass::spread_rows(const Stage& stage) {
+    const size_t floats = spec_.layers[stage.layer].input_size();
+    float* rows = d_.qkv_.get();
+    for (int32_t i = stage.rows - 1; i >= 0; --i) {  // always towards the end
+        std::memmove(rows + plan_.logit_row[i] * floats, rows + i * floats, floats * sizeof(float));
     }
 }
 
@@ -169,10 +199,15 @@ Activations Pass::place_input(Worker& me, const Stage& products) const {
         codes = d_.down_codes_.get();
     }
     int32_t ldx = cols;
+    const Layer& layer = spec_.layers[products.layer];
     if (products.kind == StageKind::narrow) {  // where `query` has left it
-        ldx = spec_.layers[products.layer].input_size();
-        cols = spec_.layers[products.layer].query.w.rows;
+        ldx = layer.input_size();
+        cols = layer.query.w.rows;
         from = d_.qkv_.get();
+    } else if (products.kind == StageKind::laurel) {
+        ldx = layer.input_size();
+        cols = layer.laurel.narrow.w.rows;
+        from = d_.qkv_.get() + layer.input_at(Layer::kLaurel);
     }
     Activations a = Activations::place(codes, products.rows, cols);
     a.x = from;
@@ -195,6 +230,7 @@ void Pass::prepare(Worker& me, const Stage& products, Range rows, const Activati
         case StageKind::expert_gate_up: normalise(me, products, experts.norm, rows); break;
         case StageKind::gate_up: normalise(me, products, layer.feed_forward_norm, rows); break;
         case StageKind::inject_gate:
+        case StageKind::split:
         case StageKind::layer_products: normalise(me, products, nullptr, rows); break;
         case StageKind::give:
         case StageKind::head:
@@ -301,7 +337,9 @@ void Pass::final_row(Worker& me, const Stage& stage, int32_t row, float* out) co
     const int32_t n = spec_.hidden_size;
     float* sum = me.row.get();
     std::memcpy(sum, d_.x_[stage.x].get() + size_t(row) * n, n * sizeof(float));
-    add_y(sum, row, {spec_.layers.back().last_norm(), spec_.layers.back().output_scale}, out);
+    if (!spec_.streams.are_there()) {
+        add_y(sum, row, {spec_.layers.back().last_norm(), spec_.layers.back().output_scale}, out);
+    }
     norm(sum, stage.kind == StageKind::hidden && spec_.join.gives_sum ? nullptr : spec_.output_norm, out);
 }
 
@@ -336,6 +374,8 @@ void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activat
             const Projection& p = spec_.join.give;
             return multiply(me, p, a, share(stage, piece, p.w.tiles()), batch_.hidden, p.w.rows);
         }
+        case StageKind::split: return split(me, stage, piece, a);
+        case StageKind::laurel: return laurel(me, stage, piece, a);
         case StageKind::join: {
             const Projection& p = spec_.join.projection;
             return multiply(me, p, a, share(stage, piece, p.w.tiles()), d_.x_[stage.x].get(), spec_.hidden_size);
@@ -366,6 +406,10 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
     const Layer& layer = spec_.layers[stage.layer];
     const int32_t ff = layer.feed_forward_size;
     const bool is_float = layer.down.w.is_float();
+    if (layer.is_cut()) {
+        multiply(me, stage, 0, a, tiles, d_.gate_.get(), ff);
+        return multiply(me, stage, 1, a, tiles, d_.up_.get(), ff);
+    }
     const bool is_kept = is_float || d_.adapters_.changes(stage.place() + 2);  // down's adapters take floats
     // Both begin where output 0 would be.
     float* gate = is_kept ? d_.gate_.get() : me.gate.get() - from;

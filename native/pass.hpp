@@ -22,6 +22,7 @@ private:
     static Range share(const Stage& stage, int32_t piece, int32_t all);
     void embed(const Stage& stage, Range rows);
     void keep_rows(const Stage& stage);
+    void spread_rows(const Stage& stage);
 
     const Heads& heads(int32_t layer) const { return spec_.layers[layer].heads; }
     void norm(const float* x, const float* weight, float* y) const;  // weight: nullptr = y is x
@@ -93,6 +94,20 @@ private:
     void layer_inputs(Worker& me, Range rows);
     void inject_gate(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
 
+    // Streams: pass_alt_up.cpp
+    float* streams(int32_t row) const;
+    void modalities(Worker& me, const Layer& layer, const float* x, float* out) const;
+    void split(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
+    void level(Range rows);
+    void gather(Worker& me, int32_t row, const Layer& layer);
+    void predict(Worker& me, const Stage& stage, Range rows);
+    void laurel(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
+    void add_laurel(Worker& me, const Stage& stage, Range rows);
+    void cut(const Stage& stage, Range rows);
+    void correct(Worker& me, const Stage& stage, Range rows);
+    void join_streams(Worker& me, const Stage& stage, int32_t piece);
+    void merge(const Stage& stage, Range rows);
+
     // Layers that keep a state: pass_recurrent.cpp
     void convolve(const Stage& stage, int32_t piece);
     void scan(Worker& me, const Stage& stage, int32_t piece);
@@ -106,7 +121,7 @@ private:
     void rotate_row(int32_t layer, int32_t row);
     void rotate_and_write(int32_t layer, int32_t row, int32_t head);
     bool is_wanted(int32_t layer, const AttentionPiece& piece) const {
-        return piece.wants_logits || !plan_.keeps_rows || !plan_.is_last(layer);
+        return piece.wants_logits || !plan_.keeps_rows_from(layer);
     }
     // Its range of the units of attention (see Pool).
     Range units_of(int32_t layer, int32_t thread) const;

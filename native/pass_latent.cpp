@@ -75,7 +75,7 @@ void Pass::latent_out(Worker& me, const Stage& stage, int32_t head) {
 void Pass::multiply_head(Worker& me, const Stage& stage, const Projection& all, int32_t head, const float* x, int32_t ldx,
                          float* y, int32_t ldy) {
     const int32_t rows = all.w.rows / spec_.layers[stage.layer].heads.num, first = head * (rows / kTile);
-    Activations a = Activations::place(me.latent_codes.get(), stage.rows, all.w.cols);
+    Activations a = Activations::place(me.part_codes.get(), stage.rows, all.w.cols);
     a.x = x;
     a.ldx = ldx;
     k_.quantize(x, ldx, 0, stage.rows, 0, a.blocks(), a);

@@ -7,6 +7,20 @@
 
 namespace stoker {
 
+namespace {
+
+// Of those behind it no row is needed for others. Rows that stand in place of embeddings must still be all there where more is added.
+int32_t last_with_keys(const DecoderSpec& spec) {
+    int32_t found = spec.deep_layers;
+    for (int32_t layer = 0; layer < int32_t(spec.layers.size()); ++layer) {
+        const Layer& each = spec.layers[layer];
+        found = !each.attends() || each.kv_layer == layer ? std::max(found, layer) : found;
+    }
+    return found;
+}
+
+}  // namespace
+
 int32_t Stage::place() const {
     const int32_t first = DecoderSpec::kFirstLayer + layer * DecoderSpec::kLayerPlaces;
     switch (kind) {
@@ -19,8 +33,9 @@ int32_t Stage::place() const {
 }
 
 Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads)
-    : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads) {
-    stages.reserve(spec.layers.size() * 35 + 11);
+    : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads),
+      last_with_keys_(last_with_keys(spec)) {
+    stages.reserve(spec.layers.size() * 40 + 16);
     row_position.resize(max_batch_tokens);
     row_chunk.resize(max_batch_tokens);
     logit_row.resize(max_batch_tokens);
@@ -61,7 +76,8 @@ size_t Plan::num_piece_partials() const {
 }
 
 void Plan::make(const Batch& batch, const Adapters& adapters) {
-    keeps_rows = batch.hidden == nullptr && batch.num_rows < batch.num_tokens && batch.num_tokens > Stage::kFewRows;
+    keeps_rows = batch.hidden == nullptr && batch.extracted == nullptr && batch.num_rows < batch.num_tokens &&
+                 batch.num_tokens > Stage::kFewRows;
     make_rows(batch);
     for (AttentionPlan& attention : attentions_) {
         attention.make(batch);
@@ -101,28 +117,22 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
         add_tiles(StageKind::layer_products, spec_.layer_inputs.projection);
         add_rows(StageKind::layer_inputs);
     }
+    if (spec_.streams.are_there()) {
+        add_tiles(StageKind::split, spec_.streams.split);
+        add_rows(StageKind::level);
+    }
     for (next_.layer = 0; next_.layer < int32_t(spec_.layers.size()); ++next_.layer) {
-        add_products(StageKind::query_key_value, adapters, next_.layer > 0);
-        if (spec_.layers[next_.layer].attends()) {
-            add_attention_stages();
-        } else {
-            add_recurrent_stages(batch);
-        }
-        if (keeps_rows && is_last(next_.layer)) {
-            add(StageKind::keep_rows, 1);
-            next_.rows = batch.num_rows;
-            next_.of_logits = true;
-        }
+        add_layer(batch, adapters);
         if (next_.rows == 0) {
             return;
         }
-        add_products(StageKind::output, adapters);
-        add_feed_forward(adapters);
-        if (spec_.layers[next_.layer].injects()) {
-            add_injection(spec_.layers[next_.layer]);
-        }
     }
     next_.layer = 0;
+    if (spec_.streams.are_there()) {
+        add_rows(StageKind::gather);
+        add(StageKind::join_streams, Streams::kOthers * num_threads_);
+        change_rows(StageKind::merge);
+    }
     if (batch.hidden != nullptr && spec_.join.give.w.rows > 0) {
         add_tiles(StageKind::give, spec_.join.give);
     } else if (batch.hidden != nullptr) {
@@ -135,6 +145,45 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     }
     if (next_.rows > 0) {
         add_products(StageKind::head, adapters);
+    }
+}
+
+void Plan::add_layer(const Batch& batch, const Adapters& adapters) {
+    const Layer& layer = spec_.layers[next_.layer];
+    const bool has_streams = spec_.streams.are_there();
+    if (has_streams) {
+        change_rows(StageKind::predict);
+    }
+    add_products(StageKind::query_key_value, adapters, next_.layer > 0 && !has_streams);
+    if (has_streams) {
+        add_tiles(StageKind::laurel, layer.laurel.wide);
+    }
+    if (next_.of_logits) {
+        add(StageKind::spread_rows, 1);
+    }
+    if (layer.attends()) {
+        add_attention_stages();
+    } else {
+        add_recurrent_stages(batch);
+    }
+    if (keeps_rows_from(next_.layer)) {
+        add(StageKind::keep_rows, 1);
+        next_.rows = batch.num_rows;
+        next_.of_logits = true;
+    }
+    if (next_.rows == 0) {
+        return;
+    }
+    add_products(StageKind::output, adapters);
+    if (has_streams) {
+        change_rows(StageKind::add_laurel);
+    }
+    add_feed_forward(adapters);
+    if (has_streams) {
+        change_rows(StageKind::correct);
+    }
+    if (layer.injects()) {
+        add_injection(layer);
     }
 }
 
@@ -189,8 +238,11 @@ void Plan::add_feed_forward(const Adapters& adapters) {
         add(StageKind::expert_down, 0);
     }
     if (layer.feed_forward_size > 0) {
-        add_products(StageKind::gate_up, adapters, layer.experts.count == 0);
+        add_products(StageKind::gate_up, adapters, layer.experts.count == 0 && !spec_.streams.are_there());
         next_.source = -1;
+        if (layer.is_cut()) {
+            add_rows(StageKind::cut);
+        }
         add_products(StageKind::down, adapters);
     }
     next_.source = -1;
@@ -201,7 +253,7 @@ void Plan::add_feed_forward(const Adapters& adapters) {
 
 // Rows of what a token has for the layer are activated and multiplied where they are.
 void Plan::add_injection(const Layer& layer) {
-    add_tiles(StageKind::inject_gate, layer.injection.gate, true);
+    add_tiles(StageKind::inject_gate, layer.injection.gate, !spec_.streams.are_there());
     add_tiles(StageKind::inject, layer.injection.output);
 }
 
@@ -245,6 +297,12 @@ void Plan::add(StageKind kind, int32_t num_pieces, int32_t grain) {
 void Plan::add_rows(StageKind kind) {
     const int32_t grain = std::clamp(next_.rows / (kPiecesPerThread * num_threads_), 1, 16);
     add(kind, divided_up(next_.rows, grain), grain);
+}
+
+// Rows of x become others where they are.
+void Plan::change_rows(StageKind kind) {
+    add_rows(kind);
+    ++next_.num_added;
 }
 
 void Plan::add_products(StageKind kind, const Adapters& adapters, bool adds_y) {

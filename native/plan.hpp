@@ -13,6 +13,9 @@
 //
 // Where keys are latent, `latent keys | [input |] narrow | widen` stand in place of `rotate`, and `latent out` behind attention.
 //
+// Behind the last layer that keeps something of each position, rows that want logits are the only ones. Where layers follow, which
+// see the keys of others, `spread rows` puts their queries where attention expects them, and `keep rows` comes behind attention again.
+//
 // With experts (experts.hpp) the feed-forward is, all from the same input, whose products come before `y` is written again:
 //
 //   input | route | choose | sort rows | experts: gate, up | experts: down | gate, up | down -> y | combine -> y
@@ -21,6 +24,10 @@
 //
 // A draft head multiplies what `embed` has put beside each other, `input | join -> x`, or its first layer does. What it is fused
 // from comes before that, `features | input | fuse`.
+//
+// With streams (pass_alt_up.cpp) `input | split | level` follow, `predict` begins a layer, `input | laurel` come behind Q K V,
+// `add laurel` behind the output and `correct` behind the feed-forward; in the end stand `gather | join | merge`. Where gates are
+// cut, they and what stands beside them are floats until `cut` has seen a whole row.
 //
 // Where tokens have something for each layer (LayerInputs), it is computed behind `embed`, as `layer products | layer inputs`, and
 // each layer ends with `input | inject gate | input | inject -> y`.
@@ -43,6 +50,8 @@ enum class StageKind : int8_t {
     convolve, scan, gate_mixed,
     layer_products, layer_inputs, inject_gate, inject, features, fuse, join, give,
     latent_keys, narrow, widen, latent_out,
+    spread_rows,
+    split, level, predict, laurel, add_laurel, cut, correct, gather, join_streams, merge,
 };
 
 struct Stage {
@@ -87,10 +96,12 @@ public:
 
     std::vector<Stage> stages;
     std::vector<int32_t> row_position, row_chunk, logit_row, chunk_row;
-    bool keeps_rows = false;             // in the last layer only rows that want logits go on behind their KV
+    // Behind the keys of the last layer that has some of its own, only rows that want logits go on.
+    bool keeps_rows = false;
 
     const Projection& product(const Stage& products, int32_t part) const;
-    bool is_last(int32_t layer) const { return layer + 1 == int32_t(spec_.layers.size()); }
+    // Whether attention of a layer is that of rows that want logits alone.
+    bool keeps_rows_from(int32_t layer) const { return keeps_rows && layer >= last_with_keys_; }
 
 private:
     void add_attention(const Layer& layer, int32_t attention_rows);
@@ -98,12 +109,14 @@ private:
     void make_stages(const Batch& batch, const Adapters& adapters);
     void add(StageKind kind, int32_t num_pieces, int32_t grain = 1);
     void add_rows(StageKind kind);
+    void change_rows(StageKind kind);
     void add_attention_stages();
     void add_latent_queries(const Layer& layer);
     void add_recurrent_stages(const Batch& batch);
     void add_feed_forward(const Adapters& adapters);
     void add_route(const Experts& experts);
     void add_injection(const Layer& layer);
+    void add_layer(const Batch& batch, const Adapters& adapters);
     void count_added_y();
     void add_input();
     void add_products(StageKind kind, const Adapters& adapters, bool adds_y = false);
@@ -114,6 +127,7 @@ private:
     const DecoderSpec& spec_;
     const int32_t max_batch_tokens_;
     const int32_t num_threads_;
+    const int32_t last_with_keys_;  // or with a state
     std::vector<AttentionPlan> attentions_;  // one for each kind of heads
     std::vector<int32_t> kinds_;             // of layers; -1 = no attention
     Stage next_ = {};  // while stages are made

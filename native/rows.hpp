@@ -41,6 +41,14 @@ struct RowKernels {
     void (*gate)(float* x, const float* gate, int32_t n);
     // x = 1 / (1 + e^-x); any length.
     void (*sigmoid)(float* x, int32_t n);
+    // x · y
+    float (*dot)(const float* x, const float* y, int32_t n);
+    // x *= y
+    void (*multiply)(float* x, const float* y, int32_t n);
+    // x = max(x - cutoff, 0), cutoff = mean + deviations * standard deviation (over n - 1)
+    void (*cut)(float* x, float deviations, int32_t n);
+    // Of four rows, one behind the other: x[i] += c[4 i] x[0] + c[4 i + 1] x[1] + ..., all at once.
+    void (*mix)(float* x, const float* c, int32_t n);
 };
 
 }  // namespace stoker

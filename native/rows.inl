@@ -175,8 +175,52 @@ inline void sigmoid_row(float* x, int32_t n) {
     change_each(x, n, 0, [](f32x16 v) { return gated(set1(1), v); });
 }
 
+inline float dot_row(const float* x, const float* y, int32_t n) {
+    f32x16 sum = set1(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        sum = fma(load(x + i), load(y + i), sum);
+    }
+    return reduce_add(sum);
+}
+
+inline void multiply_row(float* x, const float* y, int32_t n) {
+    for (int32_t i = 0; i < n; i += 16) {
+        store(x + i, mul(load(x + i), load(y + i)));
+    }
+}
+
+inline void cut_row(float* x, float deviations, int32_t n) {
+    f32x16 sum = set1(0), squares = set1(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        sum = add(sum, load(x + i));
+    }
+    const float mean = reduce_add(sum) / float(n);
+    for (int32_t i = 0; i < n; i += 16) {
+        const f32x16 v = sub(load(x + i), set1(mean));
+        squares = fma(v, v, squares);
+    }
+    const f32x16 cutoff = set1(mean + deviations * __builtin_sqrtf(reduce_add(squares) / float(n - 1)));
+    for (int32_t i = 0; i < n; i += 16) {
+        store(x + i, max(sub(load(x + i), cutoff), set1(0)));
+    }
+}
+
+inline void mix_rows(float* x, const float* c, int32_t n) {
+    for (int32_t i = 0; i < n; i += 16) {
+        const f32x16 of[4] = {load(x + i), load(x + n + i), load(x + 2 * n + i), load(x + 3 * n + i)};
+        for (int32_t row = 0; row < 4; ++row) {
+            f32x16 sum = mul(of[0], set1(c[4 * row]));
+            for (int32_t other = 1; other < 4; ++other) {
+                sum = fma(of[other], set1(c[4 * row + other]), sum);
+            }
+            store(x + row * n + i, add(of[row], sum));
+        }
+    }
+}
+
 constexpr RowKernels kRowKernels = {
     rms_norm, layer_norm, rotate, activate, add_row, add_scaled_row, scale_row, softcap_row, softmax_row, gate_row, sigmoid_row,
+    dot_row, multiply_row, cut_row, mix_rows,
 };
 
 }  // namespace stoker::STOKER_ISA

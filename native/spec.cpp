@@ -15,7 +15,7 @@ void require_shape(const Projection& p, int32_t rows, int32_t cols) {
 }  // namespace
 
 const Projection& Layer::input(int32_t part) const {
-    const Projection* const parts[kInputs] = {&query, &key, &value, &mixed_gate, &decay, &beta};
+    const Projection* const parts[kInputs] = {&query, &key, &value, &mixed_gate, &decay, &beta, &laurel.narrow};
     return *parts[part];
 }
 
@@ -67,6 +67,11 @@ void DecoderSpec::check() const {
     check_layer_inputs();
     check_join();
     check_extracted();
+    for (const Projection* p : {&streams.split, &streams.join}) {
+        const int32_t others = streams.are_there() ? Streams::kOthers : 0;
+        require(hidden_size < (1 << 28), "a row of all streams is too large");
+        require_shape(*p, others * hidden_size, others > 0 ? hidden_size : 0);
+    }
     for (const Layer& layer : layers) {
         check(layer);
         require(!layer.is_beside || !(&layer - 1)->has_feed_forward(), "a layer is beside one with a feed-forward");
@@ -83,6 +88,28 @@ void DecoderSpec::check_layer_inputs() const {
         require_shape(in.projection, all, hidden_size);
         require(in.norm != nullptr && in.table.bias == nullptr && has_up(activation), "a norm is missing");
     }
+}
+
+void DecoderSpec::check_streams(const Layer& layer) const {
+    require(streams.are_there() == (layer.laurel.narrow.w.rows > 0), "a layer lacks what is for streams, or has it in vain");
+    require(!layer.is_cut() || (has_up(activation) && layer.feed_forward_size > 1 && layer.experts.count == 0),
+            "gates are cut that are not there");
+    if (!streams.are_there()) {
+        return;
+    }
+    const int32_t rank = layer.laurel.narrow.w.rows;
+    require(rank > 0 && rank % 32 == 0 && rank <= hidden_size, "a row of activations is no multiple of 32");
+    require_shape(layer.laurel.narrow, rank, hidden_size);
+    require_shape(layer.laurel.wide, hidden_size, rank);
+    const StreamUse& use = layer.streams;
+    for (const float* numbers : {layer.laurel.norm, use.router_norm, use.router, use.predict, use.correct, use.scale}) {
+        require(numbers != nullptr, "a layer lacks what is for streams");
+    }
+    require(layer.attends() && layer.experts.count == 0 && layer.has_feed_forward() && layer.injects() && !layer.is_latent() &&
+                !layer.is_parallel && !layer.is_beside && layer.output_scale == 1,
+            "a layer with streams has what it has no place for");
+    require(norm == NormKind::rms && !replaces_stream && !sees_ahead && deep_layers == 0 && !join.is_there(),
+            "a decoder with streams has what it has no place for");
 }
 
 void DecoderSpec::check_join() const {
@@ -113,7 +140,8 @@ void DecoderSpec::check_join() const {
 void DecoderSpec::check_extracted() const {
     require(int64_t(extracted.size()) * hidden_size < (1 << 24), "more layers are asked for than there can be");
     for (const int32_t layer : extracted) {
-        require(layer >= 0 && size_t(layer) < layers.size() && !replaces_stream && !is_wide(layer), "there is no such layer");
+        require(layer >= 0 && size_t(layer) < layers.size() && !replaces_stream && !streams.are_there() && !is_wide(layer),
+                "there is no such layer");
     }
 }
 
@@ -128,6 +156,7 @@ void DecoderSpec::check(const Layer& layer) const {
     }
     require(!layer.is_parallel || layer.post_attention_norm == nullptr, "parallel layers have no norm after attention");
     check_feed_forward(layer);
+    check_streams(layer);
 }
 
 void DecoderSpec::check_recurrence(const Layer& layer) const {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -142,6 +143,23 @@ struct Latent {
     int32_t query_size() const { return plain + rotated; }
 };
 
+// What is added to the layer's attention besides: its input, changed by a matrix of low rank (LAuReL).
+//   norm(wide(narrow(n))) + n      n = attention_norm(x)
+struct Laurel {
+    Projection narrow;  // [rank][hidden]; no rows = there is none
+    Projection wide;    // [hidden][rank]
+    const float* norm;
+};
+
+// What a layer does with the streams of a token (pass_alt_up.cpp).
+struct StreamUse {
+    const float* router_norm;
+    const float* router;   // [kStreams][hidden]
+    const float* predict;  // [kStreams * kStreams][kStreams]
+    const float* correct;  // [kStreams][kStreams]
+    const float* scale;    // [hidden]: of the first stream, where it meets what a token has for the layer
+};
+
 struct Layer {
     Mixer mixer;
     Heads heads;            // none without attention
@@ -160,10 +178,13 @@ struct Layer {
     int32_t lent_layer;  // of the model that a draft head drafts for: whose it sees, and has none either; -1 = of none
     const float* sinks;  // of each query head a score of what is never seen, or nullptr
     const float* post_attention_norm;
+    Laurel laurel;
+    StreamUse streams;  // of a model with streams; then the layer has a Laurel, too
     const float* feed_forward_norm;
     std::array<float, kXieluNumbers> xielu;  // of that activation
     Projection gate, up, down;  // beside the experts the block that all rows share, or none of size 0; see has_up
     Experts experts;
+    float gate_cut;  // of a row of gates what is not so many deviations above its mean counts as that; -infinity = all count
     const float* post_feed_forward_norm;
     Injection injection;
     float output_scale;  // of x behind the layer
@@ -177,12 +198,13 @@ struct Layer {
     bool is_latent() const { return latent.size > 0; }
     bool borrows() const { return lent_layer >= 0; }
     bool injects() const { return injection.gate.w.rows > 0; }
+    bool is_cut() const { return gate_cut > -std::numeric_limits<float>::infinity(); }
     // Of what is added last.
     const float* last_norm() const { return injects() ? injection.norm : post_feed_forward_norm; }
     bool scans() const { return mixer == Mixer::delta_net || mixer == Mixer::mamba2; }
-    // What the mixer begins with, of each row: | query | key | value | mixed_gate | decay | beta |, but | value | key | query | ...
-    // for mamba2, as its convolution has them.
-    static constexpr int32_t kInputs = 6, kGate = 3, kDecay = 4, kBeta = 5;
+    // What the mixer begins with, of each row: | query | key | value | mixed_gate | decay | beta | laurel |, but | value | key |
+    // query | ... for mamba2, as its convolution has them.
+    static constexpr int32_t kInputs = 7, kGate = 3, kDecay = 4, kBeta = 5, kLaurel = 6;
     const Projection& input(int32_t part) const;
     int32_t input_at(int32_t part) const;  // where it begins
     int32_t input_size() const { return input_at(kInputs); }
@@ -202,6 +224,15 @@ struct LayerInputs {
     Projection projection;  // [layers * size][hidden]
     const float* norm;      // [size], of each layer
     float norm_eps, table_scale;
+};
+
+// A token's x as several streams (pass_alt_up.cpp): how the others are made from the first, and all of them made one again.
+struct Streams {
+    static constexpr int32_t kCount = 4, kOthers = kCount - 1;
+
+    Projection split, join;  // [kOthers * hidden][hidden]; no rows = there is one stream
+
+    bool are_there() const { return split.w.rows > 0; }
 };
 
 // What a draft head begins with in place of an embedding (pass_draft_head.cpp):
@@ -233,6 +264,7 @@ struct DecoderSpec {
     int32_t deep_layers;  // the first ones, behind each of which such a row has a part of its own to add
     Projection embedding, head;
     LayerInputs layer_inputs;
+    Streams streams;
     Join join;
     const float* output_norm;
     const float* query_scales;  // by position, [num_query_scales], or nullptr
@@ -279,6 +311,7 @@ private:
     void check_keys(const Layer& layer) const;
     void check_latent(const Layer& layer) const;
     void check_layer_inputs() const;
+    void check_streams(const Layer& layer) const;
     void check_join() const;
     void check_extracted() const;
     void check_recurrence(const Layer& layer) const;

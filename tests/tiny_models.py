@@ -16,6 +16,7 @@ from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from tests.gguf_values import set_half, write_values
+from tests.tiny_gemma3n import NEVER_QUANTISED, gemma3n_ends, gemma3n_keys, gemma3n_layer, gemma3n_vectors
 from tests.tiny_gemma4 import gemma4_ends, gemma4_keys, gemma4_layer, gemma4_vectors
 from tests.tiny_hybrids import HYBRID_KEYS, has_attention, has_feed_forward, is_mixer_float, with_mixer
 from tests.tiny_latent import latent_keys, with_latent
@@ -79,6 +80,8 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
         "attention.rope_pattern": [False, True],
     },
     "granitemoe": {"attention.scale": 0.4, "embedding_scale": 3.0, "logit_scale": 2.5, "residual_scale": 0.4},
+    "paddleocr": {"rope.dimension_sections": [3, 3, 2, 0]},
+    "qwen": {"feed_forward_length": 192},
     "qwen2vl": {"rope.dimension_sections": [3, 3, 2, 0]},
     "qwen3vl": {"rope.dimension_sections": [3, 3, 2, 0]},
     "granite": {
@@ -126,7 +129,7 @@ _LAYER_NORM_KEYS: Mapping[str, Any] = {
     "attention.layer_norm_rms_epsilon": None,
 }
 _WITHOUT_GATE = (*(name for name in LAYER_NORMS if name not in ("orion", "stablelm")), "apertus", "arcee")
-_WITH_FUSED_ATTENTION = ("phi2", "phi3", "chatglm", "bailingmoe2", "falcon", "gpt2", "gptneox", "starcoder")
+_WITH_FUSED_ATTENTION = ("qwen", "phi2", "phi3", "chatglm", "bailingmoe2", "falcon", "gpt2", "gptneox", "starcoder")
 _WITH_BIASES = ("gpt2", "gptneox", "jais2", "phi2", "phimoe", "starcoder", "starcoder2")
 """Of all matrices but those of experts."""
 _WITH_HEAD_NORMS = (
@@ -139,6 +142,7 @@ _WITH_HEAD_NORMS = (
     "gemma3",
     "hunyuan-dense",
     "hunyuan-moe",
+    "hunyuan_vl",
     "lfm2",
     "lfm2moe",
     "maincoder",
@@ -225,17 +229,22 @@ def write_tiny_model(path: Path, model: TinyModel) -> Path:
     writer = GGUFWriter(path, model.architecture)
     _write_sizes(writer, model)
     write_vocabulary(writer, model)
+    vectors = {**_own_vectors(model), **model.vectors}
     for name, shape in _shapes(model).items():
-        if name not in model.vectors:
+        if name not in vectors:
             write_tensor(writer, rng, model, name, shape)
-    vectors = gemma4_vectors(model) if model.architecture == "gemma4" else {}
-    for name, values in {**vectors, **model.vectors}.items():
+    for name, values in vectors.items():
         writer.add_tensor(name, values.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _own_vectors(model: TinyModel) -> dict[str, NDArray[np.float32]]:
+    found = {"gemma4": gemma4_vectors, "gemma3n": gemma3n_vectors}.get(model.architecture)
+    return {} if found is None else found(model)
 
 
 def split_model(path: Path, count: int) -> list[Path]:
@@ -279,6 +288,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         **_OWN_KEYS.get(model.architecture, {}),
         **HYBRID_KEYS.get(model.architecture, {}),
         **(gemma4_keys(model) if model.architecture == "gemma4" else {}),
+        **(gemma3n_keys(model) if model.architecture == "gemma3n" else {}),
         **(latent_keys(model) if model.architecture == "deepseek2" else {}),
         **model.keys,
     }
@@ -324,6 +334,7 @@ def _byte_alphabet() -> list[str]:
 def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (model.vocab_size, model.hidden_size)}
     shapes |= gemma4_ends(model) if model.architecture == "gemma4" else {}
+    shapes |= gemma3n_ends(model) if model.architecture == "gemma3n" else {}
     for index in range(model.num_layers):
         shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_layer(model, index)}
     for index in range(model.num_layers, model.num_layers + model.num_draft_heads):
@@ -344,6 +355,8 @@ def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
 def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int, ...]]]:
     if model.architecture == "gemma4":
         return gemma4_layer(model, index)
+    if model.architecture == "gemma3n":
+        return gemma3n_layer(model, index)
     num, num_kv = model.heads_of(index)
     size = model.layer_sizes[index] if model.layer_sizes else model.feed_forward_size
     shapes = _layer_shapes(model, model.hidden_size, size, num * model.head_size, num_kv * model.head_size)
@@ -401,11 +414,12 @@ def _layer_shapes(
     else:
         shapes += [("ffn_gate.weight", (size, hidden)), ("ffn_up.weight", (size, hidden))]
     rows = {"q": heads, "k": kv_heads, "v": kv_heads}
+    biased = rows | ({"output": hidden} if model.architecture == "pangu-embedded" else {})
     if model.architecture in _WITH_FUSED_ATTENTION:
         shapes += [("attn_qkv.weight", (heads + 2 * kv_heads, hidden))]
     else:
         shapes += [(f"attn_{part}.weight", (count, hidden)) for part, count in rows.items()]
-    if model.architecture == "chatglm":
+    if model.architecture in ("chatglm", "qwen"):
         shapes += [("attn_qkv.bias", (heads + 2 * kv_heads,))]
     if model.architecture in _WITH_BIASES:
         matrices = [(name, shape) for name, shape in shapes if len(shape) == 2]
@@ -415,8 +429,17 @@ def _layer_shapes(
         shapes += [(f"{name}.bias", (hidden,)) for name in _biased_norms(model)]
     if model.architecture == "afmoe":
         shapes += [("attn_gate.weight", (heads, hidden))]
-    if model.architecture in ("glm4", "glm4moe", "gpt-oss", "qwen2", "qwen2moe", "qwen2vl", "seed_oss"):
-        shapes += [(f"attn_{part}.bias", (count,)) for part, count in rows.items()]
+    if model.architecture in (
+        "glm4",
+        "glm4moe",
+        "gpt-oss",
+        "pangu-embedded",
+        "qwen2",
+        "qwen2moe",
+        "qwen2vl",
+        "seed_oss",
+    ):
+        shapes += [(f"attn_{part}.bias", (count,)) for part, count in biased.items()]
     if model.architecture in ("olmo2", "olmoe", "minimax-m2"):
         shapes += [("attn_q_norm.weight", (heads,)), ("attn_k_norm.weight", (kv_heads,))]
     if model.architecture in _WITH_HEAD_NORMS:
@@ -453,7 +476,7 @@ def write_tensor(
         writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
         return
     type_name = (model.head_type or model.type) if name in ("token_embd.weight", "output.weight") else model.type
-    type_name = "F32" if "ffn_gate_inp" in name else type_name
+    type_name = "F32" if any(part in name for part in ("ffn_gate_inp", *NEVER_QUANTISED)) else type_name
     kind = GGMLQuantizationType[model.types.get(name, type_name)]
     size = 1.0 if name == "token_embd.weight" else 2.0 / np.sqrt(shape[-1])
     if kind.name in _SCALES_AT or kind.name == "MXFP4":

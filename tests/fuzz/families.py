@@ -37,6 +37,7 @@ FAMILIES = (
     TinyModel(architecture="falcon-h1", num_layers=3),
     TinyModel(architecture="nemotron_h_moe", num_layers=7, num_experts=12, shared_size=64),
     TinyModel(architecture="gemma4", num_layers=4, keys={"attention.shared_kv_layers": 1}),
+    TinyModel(architecture="gemma3n", num_layers=6, keys={"attention.shared_kv_layers": 1}),
     TinyModel(architecture="deepseek2", num_experts=12, num_dense=1, shared_size=64, num_layers=3),
     TinyModel(architecture="phimoe", num_experts=12),
     TinyModel(type="IQ2_XS", hidden_size=256, feed_forward_size=256, head_size=64, num_layers=1),
@@ -102,7 +103,8 @@ _OF_EXPERTS = (
     "attention.value_length_mla", "attention.shared_kv_layers", "embedding_length_per_layer_input",
     "full_attention_interval", "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
     "ssm.inner_size", "shortconv.l_cache", "attention.scale", "embedding_scale", "logit_scale", "residual_scale",
-    "dense_2_feat_in", "dense_2_feat_out", "hidden_activation", "attention.causal",
+    "altup.num_inputs", "altup.active_idx",
+    "activation_sparsity_scale", "dense_2_feat_in", "dense_2_feat_out", "hidden_activation", "attention.causal",
 )  # fmt: skip
 
 

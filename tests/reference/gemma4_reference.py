@@ -93,13 +93,14 @@ class Gemma4Reference(NativeReference):
 
     def rotate(self, index: int, x: F64) -> F64:
         half = x.shape[-1] // 2
-        base = self.key("rope.freq_base_swa" if self.is_windowed(index) else "rope.freq_base")
-        frequencies = base ** (-np.arange(half) / half)
-        if not self.is_windowed(index):
-            frequencies = frequencies / self.weight("rope_freqs.weight")
-        angles = np.arange(len(x))[:, None, None] * frequencies
+        angles = np.arange(len(x))[:, None, None] * self.frequencies(index, half)
         first, second = x[..., :half], x[..., half:]
         return np.concatenate(
             [first * np.cos(angles) - second * np.sin(angles), first * np.sin(angles) + second * np.cos(angles)],
             axis=-1,
         )
+
+    def frequencies(self, index: int, half: int) -> F64:
+        base = self.key("rope.freq_base_swa" if self.is_windowed(index) else "rope.freq_base")
+        found = base ** (-np.arange(half) / half)
+        return found if self.is_windowed(index) else found / self.weight("rope_freqs.weight")

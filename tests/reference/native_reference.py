@@ -23,6 +23,7 @@ F64 = NDArray[np.float64]
 GEMMA = ("gemma", "gemma2", "gemma3")
 ADJACENT = (
     "arcee",
+    "baichuan",
     "bailingmoe",
     "chatglm",
     "cohere2",
@@ -43,6 +44,7 @@ ADJACENT = (
     "minicpm",
     "mistral3",
     "smollm3",
+    "xverse",
 )
 POST_NORMS = ("gemma2", "gemma3", "glm4", "olmo2", "exaone4", "afmoe")
 OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss", "qwen35", "qwen35moe", "qwen3next")
@@ -65,7 +67,7 @@ HEAD_NORMS = (
     "qwen35moe",
     "qwen3next",
 )
-LATE_HEAD_NORMS = ("hunyuan-dense", "hunyuan-moe", "maincoder")
+LATE_HEAD_NORMS = ("hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "maincoder")
 WHOLE_NORMS = ("olmo2", "olmoe", "minimax-m2")
 PERIODS = {
     "gpt-oss": 2,
@@ -354,6 +356,8 @@ class NativeReference:
             scores = cap * np.tanh(scores / cap)
         at = np.arange(len(q))
         distance = at[:, None] - at
+        if self.has_slopes():
+            scores = scores - 2.0 ** (-8 * (head + 1) / self.num_heads[index]) * distance
         ends = np.array([self.sees_to.get(place, 0) for place in range(len(q))])
         is_seen = (distance >= 0) | (at < ends[:, None])
         if self.is_windowed(index):
@@ -397,7 +401,7 @@ class NativeReference:
             base, factor, kind = self.key("rope.freq_base_swa", 10000.0), 1.0, "none"
         if self.architecture in ("olmo2", "mellum") and self.is_windowed(index):
             base, factor, kind = self.key("rope.freq_base_swa", base), 1.0, "none"
-        if self.architecture == "hunyuan-dense" and (alpha := self.key("rope.scaling.alpha", 0.0)):
+        if self.architecture in ("hunyuan-dense", "hunyuan_vl") and (alpha := self.key("rope.scaling.alpha", 0.0)):
             base *= alpha ** (dim / (dim - 2))
         original = self.original_context()
         found = np.empty((length, dim // 2))
@@ -420,9 +424,12 @@ class NativeReference:
             axis = 0
         return self.positions[:, axis]
 
+    def has_slopes(self) -> bool:
+        return self.architecture == "baichuan" and self.key("block_count") == 40
+
     def stands(self, index: int) -> bool:
         """Whether a layer rotates nothing."""
-        if self.architecture in WITHOUT_ROPE or self.architecture.startswith("nemotron_h"):
+        if self.architecture in WITHOUT_ROPE or self.architecture.startswith("nemotron_h") or self.has_slopes():
             return True
         if pattern := self.key("attention.rope_pattern", ()):
             return not pattern[index]

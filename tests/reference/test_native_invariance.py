@@ -31,6 +31,9 @@ MODELS = {
     "gemma4 Q8_0": TinyModel(
         architecture="gemma4", type="Q8_0", num_layers=4, keys={"attention.shared_kv_layers": 2}, has_head=False
     ),
+    "gemma3n Q8_0": TinyModel(
+        architecture="gemma3n", type="Q8_0", num_layers=7, keys={"attention.shared_kv_layers": 2}, has_head=False
+    ),
     "deepseek2 Q8_0": TinyModel(architecture="deepseek2", type="Q8_0", num_experts=8, num_dense=1, shared_size=32),
 }
 

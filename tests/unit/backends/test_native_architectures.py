@@ -177,6 +177,7 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         has_experts = "moe" in architecture or architecture in WITH_EXPERTS
         model = TinyModel(
             architecture=architecture,
+            num_layers=32 if architecture == "baichuan" else 2,
             num_experts=8 if has_experts else 0,
             shared_size=32 if has_experts and architecture not in WITHOUT_SHARED else 0,
         )
@@ -189,6 +190,8 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         (TinyModel(architecture="rwkv7"), "does not support the architecture `rwkv7` of .*: no layer has attention"),
         (TinyModel(architecture="unheard-of"), "does not support the architecture `unheard-of`"),
         (TinyModel(keys={"rope.scaling.type": "su"}), "rope scaling `su`"),
+        (TinyModel(architecture="baichuan"), "it has 2 layers"),
+        (TinyModel(architecture="qwen", keys={"feed_forward_length": 96}), "a feed-forward of 48 elements"),
         (TinyModel(architecture="glm4", keys={"rope.dimension_sections": [2, 3, 3, 0]}), "along several axes"),
         (TinyModel(keys={"expert_count": 8, "expert_used_count": 2}), "no tensor for the gates of all experts"),
         (TinyModel(architecture="qwen2", num_experts=8), "a mixture of experts"),

@@ -31,6 +31,10 @@ MODELS = {
         types=("Q8_0", "Q4_0", "F16"), norm="layer_biased", is_encoder=True, activation="gelu_alone", rope_dim=0,
         num_kv_heads=4, has_positions=True, has_biases=True, has_slopes=True, windows=(24, 0), num_positions=128,
     ),
+    "streams": Tiny(
+        types=("Q8_0", "Q4_0", "F16"), has_streams=True, has_post_norms=True, has_head_norms=True, num_layers=3,
+        activation="gelu_tanh", windows=(33, 0), logit_softcap=3.0, embedding_scale=8.0,
+    ),
 }  # fmt: skip
 INPUTS = {
     "types": "c93e5e3def5e3522",
@@ -38,6 +42,7 @@ INPUTS = {
     "grids": "e85c3bd7333d1a24",
     "states": "c3bd91c29d4294f4",
     "encoder": "450a1b6e4d41f1c2",
+    "streams": "502a4863fe91ab6e",
 }
 """Of weights, rotations and token ids. Where they differ, NumPy draws or computes others, and the logits differ too."""
 LOGITS = {
@@ -71,6 +76,12 @@ LOGITS = {
     ("encoder", "q4"): "ef2628e60082cc9e",
     ("encoder", "q16"): "f5d05735cb88e065",
     ("encoder", "i16"): "b930859112b6845a",
+    ("streams", "f32"): "b5ac78d89fd39152",
+    ("streams", "f16"): "fb84a6c642b36e2c",
+    ("streams", "q8"): "9da6522ae21dd5cc",
+    ("streams", "q4"): "ab25204fe13f35d8",
+    ("streams", "q16"): "5fb53878ee83c086",
+    ("streams", "i16"): "28dbe83baaf4ff9a",
 }
 """By model and type of keys and values. Who changes the arithmetic on purpose writes down what the tests then find."""
 _LENGTH = 75

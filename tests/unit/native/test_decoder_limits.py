@@ -45,9 +45,38 @@ JOIN = {
 LAYER_INPUTS = {"size": 64, "table": QUERY, "projection": QUERY, "norm": 0, "norm_eps": 1e-5, "table_scale": 1.0}
 
 
+STREAMS = build(Tiny(num_layers=1, has_streams=True))
+
+
+def with_streams(**changes: Any) -> Built:
+    """Of its only layer."""
+    layer = STREAMS.description["layers"][0] | changes
+    return Built(STREAMS.tiny, STREAMS.description | {"layers": [layer]}, STREAMS.floats, STREAMS.memory)
+
+
+def of_streams(**changes: Any) -> Built:
+    return with_streams(streams=STREAMS.description["layers"][0]["streams"] | changes)
+
+
 @pytest.mark.parametrize(
     "built",
     [
+        with_streams(streams=None),
+        with_streams(inject_gate=None),
+        with_streams(output_scale=0.5),
+        with_streams(is_parallel=True),
+        with_streams(feed_forward_size=0),
+        of_streams(narrow=None),
+        of_streams(wide=QUERY),
+        of_streams(norm=-1),
+        of_streams(router=-1),
+        of_streams(predict=1 << 40),
+        changed_layer(streams=STREAMS.description["layers"][0]["streams"]),
+        described(streams={"split": QUERY, "join": QUERY}),
+        described(streams={"split": None, "join": QUERY}),
+        described(streams=STREAMS.description["streams"]),
+        changed_layer(gate_cut=1.0, feed_forward_size=0, gate=None, up=None, down=None),
+        described(activation="gelu_alone", layers=[BUILT.description["layers"][0] | {"gate_cut": 1.0, "up": None}]),
         described(hidden_size=96),
         described(hidden_size=0),
         changed_layer(num_heads=-4),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
+from tests.unit.native import streams
 from tests.unit.native.mixers import mixed, mixer_shapes, recurrence
 from tests.unit.native.packed import aligned, file_bytes, pack
 
@@ -63,6 +64,8 @@ class Tiny:
     """Vectors for positions, and one for all tokens, are added to embeddings."""
     has_slopes: bool = False
     """Scores fall with the distance."""
+    has_streams: bool = False
+    """Of each token, with inputs for each layer."""
     num_positions: int = 2048
     seed: int = 1
 
@@ -140,10 +143,10 @@ def build(tiny: Tiny) -> Built:
         "positions": b.vector("positions", t.num_positions * t.hidden_size, wanted=t.has_positions),
         "token_type": b.vector("token_type", t.hidden_size, wanted=t.has_positions),
         "distance_slopes": slopes(t).astype(np.float32) if t.has_slopes else None,
-        "layer_inputs": None,
         "join": None,
         "lent": [],
         "extracted_layers": [],
+        **(streams.ends(b) if t.has_streams else {"streams": None, "layer_inputs": None}),
         "embedding": embedding,
         "head": embedding if t.is_tied else b.matrix("head", t.vocab_size, t.hidden_size),
         "output_norm": norm(b, "output_norm", True, t.hidden_size),
@@ -194,6 +197,8 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
     return {
         **dict.fromkeys(("mixed_gate", "gate", "up", "down", "inject_gate", "inject_output", "latent")),
         "inject_norm": -1,
+        "streams": None,
+        "gate_cut": float("-inf"),
         "output_scale": 1.0,
         "norms_values": False,
         "kv_layer": i,
@@ -213,6 +218,7 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         "xielu": _XIELU,
         "rope": 0,
         "window": t.windows[i % len(t.windows)],
+        **(streams.of_layer(b, i) if t.has_streams else {}),
     }
 
 

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
-from stoker.backends.native.file import FLOAT_TYPES, ModelFile, plain_floats
+from stoker.backends.native.file import ModelFile
 from stoker.backends.native.huge_pages import prefer_huge_pages
 from stoker.backends.native.layer_parts import Linear
-from stoker.backends.native.layout import ALIGNMENT
+from stoker.backends.native.layout import ALIGNMENT, can_be_plain
+from stoker.backends.native.plain_rows import plain_rows
 from stoker.backends.native.spec import DecoderSpec
 from stoker.core.batch import Chunk
 from stoker.errors import AdapterInvalid, ModelError, ResourceExhausted
@@ -211,27 +212,11 @@ def _tiles(b: _Matrix) -> _Matrix:
 def _rows(file: ModelFile, name: str) -> _Matrix:
     """A tensor, half floats as they are and all else as float32."""
     entry = file.tensors[name]
-    columns, rows = entry.shape
     data = bytes(file.tensor_data(name))  # no view may outlive the open file, not even in a traceback
-    if entry.type.name in FLOAT_TYPES:
-        return plain_floats(entry.type.name, data).reshape(rows, columns)
-    kind = entry.type.number
-    if not _native.can_pack(kind, columns):
+    if not can_be_plain(entry):
         raise AdapterInvalid(
             f"the adapter {file.path} cannot be used: the native executor has no kernels for `{name}`, of type "
-            f"{entry.type.name} with rows of {columns}",
+            f"{entry.type.name} with rows of {entry.shape[0]}",
             path=str(file.path),
         )
-    packed = _aligned(_native.packed_bytes(kind, rows, columns))
-    _native.pack(kind, data, rows, columns, packed)
-    found = np.empty((rows, columns), dtype=np.float32)
-    for row in range(rows):
-        _native.unpack_row(kind, packed, rows, columns, row, found[row])
-    return found
-
-
-def _aligned(num_bytes: int) -> NDArray[np.uint8]:
-    """Zeros, from a multiple of ALIGNMENT on."""
-    room = np.zeros(num_bytes + ALIGNMENT, dtype=np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    return room[start : start + num_bytes]
+    return plain_rows(entry, data)

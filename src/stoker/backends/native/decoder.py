@@ -10,11 +10,12 @@ norm     offset, or -1 where there is none
 from __future__ import annotations
 
 from dataclasses import astuple
+from math import inf
 from typing import Literal
 
 import numpy as np
 
-from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence
+from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence, Streams, StreamUse
 from stoker.backends.native.layout import Layout
 from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import DecoderSpec, Heads, Join, Layer, LayerInputs
@@ -57,6 +58,7 @@ def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str,
         "replaces_stream": spec.replaces_stream,
         "ropes": [_rope(rope, num_positions) for rope in spec.ropes],
         "layer_inputs": None if spec.layer_inputs is None else _layer_inputs(layout, spec.layer_inputs),
+        "streams": None if spec.streams is None else _streams(layout, spec.streams),
         "join": None if spec.join is None else _join(layout, spec.join),
         "layers": [_layer(layout, layer, index) for index, layer in enumerate(spec.layers)],
     }
@@ -71,6 +73,10 @@ def _layer_inputs(layout: Layout, inputs: LayerInputs) -> dict[str, object]:
         "norm_eps": inputs.norm_eps,
         "table_scale": inputs.table_scale,
     }
+
+
+def _streams(layout: Layout, streams: Streams) -> dict[str, object]:
+    return {"split": _matrix(layout, streams.split), "join": _matrix(layout, streams.join)}
 
 
 def _join(layout: Layout, join: Join) -> dict[str, object]:
@@ -97,6 +103,8 @@ def _layer(layout: Layout, layer: Layer, index: int) -> dict[str, object]:
         "kv_layer": index if layer.kv_layer is None else layer.kv_layer,
         "lent_layer": _NOTHING if layer.lent_layer is None else layer.lent_layer,
         **_injection(layout, layer.injection),
+        "streams": None if layer.streams is None else _stream_use(layout, layer.streams),
+        "gate_cut": -inf if layer.gate_cut is None else layer.gate_cut,
         "output_scale": layer.output_scale,
         "is_parallel": layer.is_parallel,
         "is_beside": layer.is_beside,
@@ -114,6 +122,16 @@ def _latent(layout: Layout, latent: Latent) -> dict[str, object]:
         **{name: getattr(latent, name) for name in ("size", "plain", "rotated", "value")},
         **{name: _matrix(layout, getattr(latent, name)) for name in ("narrow", "wide", "out")},
         **{name: _norm(layout, getattr(latent, name)) for name in ("query_norm", "norm")},
+    }
+
+
+def _stream_use(layout: Layout, use: StreamUse) -> dict[str, object]:
+    return {
+        **{name: _matrix(layout, getattr(use, name)) for name in ("narrow", "wide")},
+        **{
+            name: _norm(layout, getattr(use, name))
+            for name in ("router_norm", "router", "predict", "correct", "scale", "norm")
+        },
     }
 
 

@@ -136,17 +136,18 @@ class Hyperparameters:
                 self.fail(f"`{key}` is {value}")
         return _for_each(values, self.num_layers)
 
-    def numbers_of_layers(self, key: str) -> list[float]:
+    def numbers_of_layers(self, key: str, none: float | None = None) -> list[float]:
         """A finite number for each layer, which a file gives once for all or once for each.
 
         Args:
             key: in full, as no architecture owns it.
+            none: a number that need not be finite, and says that a layer has none.
 
         Raises:
             ModelFileInvalid: there are none, not as many as layers, or not all are finite.
         """
         values = self._file.get_floats(key) or []
-        if len(values) not in (1, self.num_layers) or not all(isfinite(value) for value in values):
+        if len(values) not in (1, self.num_layers) or not all(value == none or isfinite(value) for value in values):
             self.fail(f"`{key}` has {len(values)} entries for {self.num_layers} layers, or not all are finite")
         return _for_each(values, self.num_layers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,6 +210,59 @@ class Injection:
     gate: Linear
     output: Linear
     norm: Norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamUse:
+    """What a layer does with the streams of each token (AltUp, see `Streams`), and what stands beside its attention
+    (LAuReL, arXiv:2411.07501).
+
+    ```
+    m(x)      = tanh(router(router_norm(x)))
+    streams  += predict(m(stream 0)) of them                        x = stream 0 from here on
+    x'        = (x + attention + norm(wide(narrow(n))) + n) / √2    n = attention_norm(x); then the feed-forward
+    stream i += (1 + correct(m(x'))[i]) * (x' - x)
+    ```
+
+    What each token has for the layer is then added to all streams but the first, through a gate of `scale * stream 0`.
+    """
+
+    router_norm: Norm
+    router: Norm
+    """A row for each stream."""
+    predict: Norm
+    """A row for each pair of streams."""
+    correct: Norm
+    """A row for each stream."""
+    scale: Norm
+    narrow: Linear
+    wide: Linear
+    norm: Norm
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return (self.narrow, self.wide)
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        return (self.router_norm, self.router, self.predict, self.correct, self.scale, self.norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """That a token has four streams in place of one x (AltUp, arXiv:2301.13310).
+
+    ```
+    stream 1, 2, 3 = split(x), each brought to the length of x      x is stream 0
+    x              = (stream 0 + join of each of the others) / 4    in the end, likewise brought to its length
+    ```
+    """
+
+    count: ClassVar[int] = 4
+
+    split: Linear
+    """With `join` three square matrices, one below the other."""
+    join: Linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

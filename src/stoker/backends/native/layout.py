@@ -64,6 +64,11 @@ class Layout:
     """Of a draft head, those of `DecoderSpec.lent`, in the packed memory of the model."""
 
 
+def can_be_plain(entry: TensorEntry) -> bool:
+    """Whether its elements can be had as floats."""
+    return entry.type.name in FLOAT_TYPES or _native.can_pack(entry.type.number, entry.shape[0])
+
+
 def plan_layout(spec: DecoderSpec, parts: ModelParts, lender: Layout | None = None) -> Layout:
     """Gives everything that `spec` names its place.
 
@@ -163,8 +168,9 @@ def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> 
 
 
 def _check_vector(parts: ModelParts, name: str, *shape: int) -> None:
+    """Of several rows, which converters take for a matrix, it may be of any type."""
     entry = _tensor(parts, name, shape)
-    if entry.type.name not in FLOAT_TYPES:
+    if not can_be_plain(entry) or (entry.type.name not in FLOAT_TYPES and len(_without_ones(shape)) == 1):
         path = parts.first.path
         raise ModelUnsupported(
             f"the native executor cannot run {path}: the vector `{name}` is of type {entry.type.name}, not a float",

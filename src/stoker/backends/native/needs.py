@@ -150,7 +150,7 @@ def spare_kv_tokens(num_slots: int) -> int:
 
 def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: int) -> Callable[[int], int]:
     """What a context of so many positions takes besides KV: tables of rotations and of pages, and places for what
-    attention and experts give.
+    attention, experts and streams give.
 
     Args:
         files: all parts of the model, open.
@@ -166,6 +166,7 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
     rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, most_shared)
     span_bytes = _PIECES_PER_THREAD * rows * 4 * (max(spec.head_sizes) + _TILE_ROWS)
     of_experts = _COMPUTE_ROWS * max((_expert_bytes(layer.experts, spec) for layer in spec.layers), default=0)
+    of_rows = of_experts + _COMPUTE_ROWS * _stream_bytes(spec)
 
     def needed(num_positions: int) -> int:
         spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
@@ -173,7 +174,7 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
         tables = num_decoders * num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(
             num_positions
         )
-        return tables + spans + of_experts
+        return tables + spans + of_rows
 
     return needed
 
@@ -181,6 +182,13 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
 def _kv_bytes(head_sizes: Sequence[int], kv_type: KVType) -> int:
     """Of keys and values of one token."""
     return ceil(sum(2 * num * size * element_bytes(kv_type, size) for size, num in Counter(head_sizes).items()))
+
+
+def _stream_bytes(spec: DecoderSpec) -> int:
+    """Of the streams of a row, what is made of them, and gates that are cut with what they are multiplied by."""
+    streams = 0 if spec.streams is None else 2 * spec.streams.count * spec.hidden_size
+    cut = max((layer.feed_forward_size for layer in spec.layers if layer.gate_cut is not None), default=0)
+    return 4 * (streams + 2 * cut)
 
 
 def _expert_bytes(experts: Experts | None, spec: DecoderSpec) -> int:

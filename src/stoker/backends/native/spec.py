@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stoker.backends.native.kinds import Activation, DenseActivation, HeadNorms, NormKind
-from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence, Xielu
+from stoker.backends.native.layer_parts import (
+    Experts,
+    Injection,
+    Latent,
+    Linear,
+    Norm,
+    Recurrence,
+    Streams,
+    StreamUse,
+    Xielu,
+)
 from stoker.backends.native.query_scales import QueryScales
 from stoker.backends.native.rotation import Rope
 from stoker.core.embedding import Pooling
@@ -85,8 +95,14 @@ class Layer:
     """Of that activation."""
     experts: Experts | None = None
     """What they give is added to what the block gives."""
+    gate_cut: float | None = None
+    """Gates of a row that are not this many standard deviations above their mean count as if they were no more than
+    that: what lies above is what the activation sees. None = all are seen as they are.
+    """
     post_feed_forward_norm: Norm | None = None
     injection: Injection | None = None
+    streams: StreamUse | None = None
+    """Of each layer of a decoder with `Streams`."""
     output_scale: float = 1.0
     """By which x is multiplied behind the layer."""
     is_parallel: bool = False
@@ -106,7 +122,15 @@ class Layer:
     @property
     def has_further_parts(self) -> bool:
         """Whether there is more than attention, feed-forward and norms."""
-        parts = (self.experts, self.recurrence, self.mixed_gate, self.injection, self.kv_layer, self.latent)
+        parts = (
+            self.experts,
+            self.recurrence,
+            self.mixed_gate,
+            self.injection,
+            self.kv_layer,
+            self.latent,
+            self.gate_cut,
+        )
         return any(part is not None for part in parts) or self.norms_values or self.output_scale != 1
 
     @property
@@ -120,6 +144,7 @@ class Layer:
         more += () if self.recurrence is None else self.recurrence.linears
         more += () if self.injection is None else (self.injection.gate, self.injection.output)
         more += () if self.latent is None else self.latent.linears
+        more += () if self.streams is None else self.streams.linears
         return tuple(linear for linear in (*self.places, self.mixed_gate, *more) if linear is not None)
 
     @property
@@ -137,6 +162,7 @@ class Layer:
         more = () if self.recurrence is None else self.recurrence.norms
         more += () if self.experts is None else self.experts.norms
         more += () if self.latent is None else self.latent.norms
+        more += () if self.streams is None else self.streams.norms
         return (*(norm for norm in places if norm is not None), *more)
 
 
@@ -236,6 +262,7 @@ class DecoderSpec:
     deep_layers: int = 0
     """Number of first layers behind each of which a part of such a row, as wide as an embedding, is added to x."""
     layer_inputs: LayerInputs | None = None
+    streams: Streams | None = None
     join: Join | None = None
     token_type: Norm | None = None
     """Rows of vectors; the first is added to every embedding."""
@@ -290,6 +317,7 @@ class DecoderSpec:
         """Every matrix once, in the order of the computation; a tied head is not there twice."""
         ends = tuple(getattr(self, name) for name in ("embedding", "head") if name not in self.lent)
         ends += () if self.layer_inputs is None else (self.layer_inputs.table, self.layer_inputs.projection)
+        ends += () if self.streams is None else (self.streams.split, self.streams.join)
         ends += () if self.join is None else self.join.linears
         ends += () if self.draft_head is None else self.draft_head.linears
         ends += () if self.pooled is None else tuple(dense.linear for dense in self.pooled.dense)

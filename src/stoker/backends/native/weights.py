@@ -25,6 +25,7 @@ from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.layout import Layout, PlacedMatrix, PlacedVector, plan_layout
 from stoker.backends.native.packed_file import DIRECTORY_BYTES, PackedStore, Sink, fingerprint
 from stoker.backends.native.packed_writing import Writing, copy_packed
+from stoker.backends.native.plain_rows import plain_rows
 from stoker.errors import ModelFileInvalid, ResourceExhausted
 
 PackProgress: TypeAlias = Callable[[int, int], None]
@@ -238,7 +239,8 @@ def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
 
 def _vectors(parts: ModelParts, layout: Layout) -> Iterator[tuple[NDArray[np.float32], PlacedVector]]:
     for norm, place in layout.norms.items():
-        values = parts.floats(norm.weight) * np.float32(norm.scale)
+        rows = plain_rows(parts.tensors[norm.weight], parts.tensor_data(norm.weight))
+        values = rows.reshape(-1).astype(np.float32) * np.float32(norm.scale)
         if norm.bias is not None:
             values = np.concatenate([values, parts.floats(norm.bias)])
         yield values.reshape(-1, norm.taps).T if norm.taps else values, place

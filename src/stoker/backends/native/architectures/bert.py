@@ -11,19 +11,15 @@ As layers with norms in front: the norm after a layer is the norm before its suc
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import floor, log2
 from typing import Any
 
-from stoker.backends.native.architectures.common import decoder, layer, layer_without_gate, rope
+from stoker.backends.native.architectures.common import decoder, distance_slopes, layer, layer_without_gate, rope
 from stoker.backends.native.architectures.experts import experts
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import no_rope
 from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, NormKind
-
-_MAX_SLOPE_BITS = 8.0
-"""The head with the smallest slope loses 2^-8 of a position."""
 
 
 def describe_bert(model: Hyperparameters) -> DecoderSpec:
@@ -55,7 +51,7 @@ def describe_nomic_moe(model: Hyperparameters) -> DecoderSpec:
 def describe_jina_v2(model: Hyperparameters) -> DecoderSpec:
     """Jina Embeddings 2. See `describe_decoder`: scores fall with the distance, by another slope in each head."""
     ropes = (no_rope(RopePairs.HALVES, 0),)
-    slopes = _slopes(model.num_heads)
+    slopes = distance_slopes(model.num_heads)
     return _encoder(model, ropes=ropes, activation=Activation.GELU, distance_slopes=slopes)
 
 
@@ -95,11 +91,3 @@ def _norms(model: Hyperparameters, index: int) -> dict[str, Any]:
     """By the names of `Layer`."""
     before = model.biased_norm(f"blk.{index - 1}.layer_output_norm") if index else None
     return {"attention_norm": before, "feed_forward_norm": model.biased_norm(f"blk.{index}.attn_output_norm")}
-
-
-def _slopes(num_heads: int) -> tuple[float, ...]:
-    """A geometric sequence for the largest power of two of heads, and what lies between for the others."""
-    power = 2 ** floor(log2(num_heads))
-    first = [2 ** (-_MAX_SLOPE_BITS * (head + 1) / power) for head in range(power)]
-    between = [2 ** (-_MAX_SLOPE_BITS / 2 * (2 * head + 1) / power) for head in range(num_heads - power)]
-    return (*first, *between)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import sqrt
+from math import floor, log2, sqrt
 from typing import Any
 
 from stoker.backends.native.hyperparameters import Hyperparameters
@@ -18,6 +18,8 @@ DIVISORS = "rope_freqs.weight"
 """What Llama 3, and who borrowed it, divides frequencies by."""
 
 _MAX_SCALE = 1e6
+_MAX_SLOPE_BITS = 8.0
+"""The head with the smallest slope loses 2^-8 of a position."""
 _BETAS = {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
 
 
@@ -135,18 +137,19 @@ def plain_scaling(model: Hyperparameters) -> RopeScaling:
     return RopeScaling(original_context=model.rope_scaling().original_context)
 
 
-def sectioned_rope(model: Hyperparameters, *, is_interleaved: bool) -> Rope:
+def sectioned_rope(model: Hyperparameters, *, is_interleaved: bool, base: float | None = None) -> Rope:
     """The rotation of a model that sees, along three axes: each section of the pairs turns by the position along one.
 
     Args:
         model: the file.
         is_interleaved: pairs of the three axes take turns, as far as their sections go; otherwise one section follows
             the other.
+        base: another one than the file's own.
     """
     *sections, fourth = model.sections("rope.dimension_sections", 4)
     if fourth:
         model.refuse("it rotates along four axes")
-    plain = rope(model, RopePairs.HALVES)
+    plain = rope(model, RopePairs.HALVES, base=base)
     pairs = range(plain.dim // 2)
     if is_interleaved:
         axes = [axis if pair < 3 * sections[axis] else 0 for pair, axis in ((pair, pair % 3) for pair in pairs)]
@@ -267,6 +270,14 @@ def _query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Lin
         model.linear(f"{block}.attn_k", kv_heads, hidden),
         model.linear(f"{block}.attn_v", kv_heads, hidden),
     )
+
+
+def distance_slopes(num_heads: int) -> tuple[float, ...]:
+    """Of ALiBi: a geometric sequence for the largest power of two of heads, and what lies between for the others."""
+    power = 2 ** floor(log2(num_heads))
+    first = [2 ** (-_MAX_SLOPE_BITS * (head + 1) / power) for head in range(power)]
+    between = [2 ** (-_MAX_SLOPE_BITS / 2 * (2 * head + 1) / power) for head in range(num_heads - power)]
+    return (*first, *between)
 
 
 def gate_and_up(model: Hyperparameters, block: str, size: int, suffix: str = "") -> tuple[Linear, Linear]:

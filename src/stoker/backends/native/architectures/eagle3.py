@@ -62,6 +62,8 @@ def _check_fits(model: Hyperparameters, target: DecoderSpec) -> None:
     size = model.integer("target_hidden_size")
     if size != target.hidden_size:
         model.fail(f"it drafts for a model with hidden states of {size} numbers, not {target.hidden_size}")
+    if target.streams is not None:
+        model.fail(f"it reads hidden states, and a layer of {target.architecture} has several for each token")
 
 
 def _embedding(model: Hyperparameters, target: DecoderSpec) -> Linear:

@@ -17,9 +17,9 @@ _NAMES: Mapping[str, str] = {
         "step35"
     ),
     "parts that no other architecture has": (
-        "baichuan bitnet bloom chameleon codeshell cogvlm cohere2moe deci deepseek2-ocr dots3note gemma3n "
-        "graniteswitch grovemoe hrm_text hunyuan_vl jais laguna maple minicpm3 mpt muse-glimmer nanbeige olmo openelm "
-        "paddleocr pangu-embedded plamo plamo3 plm qwen refact smallthinker spark2_5 talkie xverse"
+        "bitnet bloom chameleon codeshell cogvlm cohere2moe deci deepseek2-ocr dots3note graniteswitch "
+        "grovemoe hrm_text jais laguna maple minicpm3 mpt muse-glimmer nanbeige olmo openelm plamo "
+        "plamo3 plm refact smallthinker spark2_5 talkie"
     ),
 }
 ELSEWHERE: Mapping[str, str] = {name: reason for reason, names in _NAMES.items() for name in names.split()}

@@ -41,7 +41,7 @@ def describe(model: Hyperparameters) -> DecoderSpec:
             rope(model, RopePairs.HALVES, dim=window_dim, base=window_base),
         ),
         layers=layers(model, _layer),
-        layer_inputs=_layer_inputs(model),
+        layer_inputs=layer_inputs(model),
         unused=_unused(model),
     )
 
@@ -68,7 +68,7 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
     more: dict[str, Any] = {
         **head_norms(model, index),
         **_keys(model, index),
-        **_injection(model, index),
+        **injection(model, index),
         "norms_values": True,
         "output_scale": model.scalar(f"{block}.{_SCALE}", 1.0),
         "rope": _WINDOW if is_windowed else _EVERYTHING,
@@ -82,19 +82,25 @@ def _keys(model: Hyperparameters, index: int) -> dict[str, Any]:
     """What differs of keys and values, by the names of `Layer`."""
     block, heads = f"blk.{index}", model.heads[index]
     first = _first_shared(model)
-    if index < first:
-        if model.has(f"{block}.attn_v.weight"):
-            return {}
-        return {"value": model.linear(f"{block}.attn_k", heads.num_kv * heads.size, model.hidden_size)}
-    is_windowed = _is_windowed(model)
+    if index >= first:
+        return shared_keys(model, index, first, _is_windowed(model))
+    if model.has(f"{block}.attn_v.weight"):
+        return {}
+    return {"value": model.linear(f"{block}.attn_k", heads.num_kv * heads.size, model.hidden_size)}
+
+
+def shared_keys(model: Hyperparameters, index: int, first: int, is_windowed: list[bool]) -> dict[str, Any]:
+    """Keys and values of a layer from `first` on, by the names of `Layer`: those of the last layer of its kind before
+    `first`.
+    """
     source = first - (2 if is_windowed[index] else 1)
-    if source < 0 or is_windowed[source] != is_windowed[index] or model.heads[source] != heads:
+    if source < 0 or is_windowed[source] != is_windowed[index] or model.heads[source] != model.heads[index]:
         model.fail(f"layer {index} shares the keys and values of none that is like it")
     return {"kv_layer": source, "key": None, "value": None, "key_norm": None}
 
 
-def _layer_inputs(model: Hyperparameters) -> LayerInputs | None:
-    """What a token has is halved in its square, as the sum of two."""
+def layer_inputs(model: Hyperparameters) -> LayerInputs | None:
+    """None if the file says that there are none. What a token has is halved in its square, as the sum of two."""
     size = model.integer("embedding_length_per_layer_input", 0, low=0)
     if not size:
         return None
@@ -111,16 +117,17 @@ def _layer_inputs(model: Hyperparameters) -> LayerInputs | None:
     )
 
 
-def _injection(model: Hyperparameters, index: int) -> dict[str, Any]:
+def injection(model: Hyperparameters, index: int) -> dict[str, Any]:
+    """What a layer adds from them, by the names of `Layer`."""
     size, hidden, block = model.integer("embedding_length_per_layer_input", 0, low=0), model.hidden_size, f"blk.{index}"
     if not size:
         return {}
-    injection = Injection(
+    described = Injection(
         gate=model.linear(f"{block}.inp_gate", size, hidden),
         output=model.linear(f"{block}.proj", hidden, size),
         norm=model.norm(f"{block}.post_norm"),
     )
-    return {"injection": injection}
+    return {"injection": described}
 
 
 def _experts(model: Hyperparameters, index: int) -> Experts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stoker.backends.native.architectures.common import DIVISORS, decoder, head_norms, layer, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer
 
 
@@ -12,15 +13,16 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     if model.lists("rope.dimension_sections"):
         model.refuse("it rotates along several axes, as models that see do")
-    return decoder(
-        model,
-        ropes=(rope(model, RopePairs.HALVES, base=_base(model), divisors=DIVISORS),),
-        layers=layers(model, _layer),
-        unused=frozenset({DIVISORS}),
-    )
+    return decoder_with(model, rope(model, RopePairs.HALVES, base=base_of(model), divisors=DIVISORS))
 
 
-def _base(model: Hyperparameters) -> float:
+def decoder_with(model: Hyperparameters, rotation: Rope) -> DecoderSpec:
+    """The decoder, whose heads are rotated so."""
+    return decoder(model, ropes=(rotation,), layers=layers(model, _layer), unused=frozenset({DIVISORS}))
+
+
+def base_of(model: Hyperparameters) -> float:
+    """Of the rotation: larger where the context is stretched."""
     base, alpha, dim = model.rope_base(), model.optional_number("rope.scaling.alpha"), model.head_size
     return base if alpha is None else base * alpha ** (dim / (dim - 2))
 

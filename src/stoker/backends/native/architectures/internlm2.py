@@ -1,4 +1,4 @@
-"""internlm2: InternLM 2 and 2.5. A llama; the converter has taken its fused matrices apart."""
+"""internlm2, xverse: InternLM 2 and 2.5. A llama; the converter has taken its fused matrices apart."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         ropes=(rope(model, RopePairs.ADJACENT),),
         layers=layers(model),
     )
+
+
+def describe_xverse(model: Hyperparameters) -> DecoderSpec:
+    """XVERSE. See `describe_decoder`: a llama."""
+    return describe(model)

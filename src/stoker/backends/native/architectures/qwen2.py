@@ -1,4 +1,4 @@
-"""qwen2: Qwen 2 and 2.5. A llama with biases on queries, keys and values, and rotated halves."""
+"""qwen2, pangu-embedded: Qwen 2 and 2.5. A llama with biases on queries, keys and values, and rotated halves."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model),
     )
+
+
+def describe_pangu(model: Hyperparameters) -> DecoderSpec:
+    """openPangu Embedded. See `describe_decoder`: its attention has a bias behind it, too."""
+    return describe(model)

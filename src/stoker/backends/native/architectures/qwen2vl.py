@@ -1,4 +1,6 @@
-"""qwen2vl: Qwen 2 VL and 2.5 VL as text models. A qwen2 whose rotations along several axes are one for text."""
+"""qwen2vl, paddleocr: Qwen 2 VL and 2.5 VL as text models. A qwen2 that rotates along several axes,
+which are one for text.
+"""
 
 from __future__ import annotations
 
@@ -10,3 +12,8 @@ from stoker.backends.native.spec import DecoderSpec
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(model, ropes=(sectioned_rope(model, is_interleaved=False),), layers=layers(model))
+
+
+def describe_paddleocr(model: Hyperparameters) -> DecoderSpec:
+    """PaddleOCR VL as a text model. See `describe_decoder`: without biases."""
+    return describe(model)
