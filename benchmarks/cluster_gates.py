@@ -5,10 +5,10 @@
     python benchmarks/cluster_gates.py scripted --hops 200
 
 Both servers run the whole time, with one thread for each engine; `stoker bench` measures them in turn. Limits: at most
-3 ms are added to the time to the first token and 1 ms to the time per token of a stream (medians), and two replicas make at
-least 0.9 of the tokens per second. The CPU time of the front and of the entrance is that of their processes. With
-`--hops`, three kinds of requests are sent to both servers in turn, one at a time: one that a front answers, one that
-needs the engine's tokenizer, and the first token of a completion.
+3 ms are added to the time to the first token and 1 ms to the time per token of a stream (medians), and two replicas
+make at least 0.9 of the tokens per second. The CPU time of the front and of the entrance is that of their processes.
+With `--hops`, three kinds of requests are sent to both servers in turn, one at a time: one that a front answers, one
+that needs the engine's tokenizer, and the first token of a completion.
 """
 
 from __future__ import annotations
