@@ -25,7 +25,7 @@ MAX_ROOM_LINES = {
     "core": 6_150,  # pools whose size moves between models
     "engine": 8_460,  # questions that move the size of the KV pool; idle engines prepare grammars
     "grammars": 4_620,  # a process of their own reads texts of constraints
-    "text/chat_formats": 2_380,  # plainer conversations for templates that refuse one
+    "text/chat_formats": 2_460,  # plainer conversations for templates that refuse one
     "chat": 1_160,
     "sampling": 1_900,
     "server/dialects/anthropic": 900,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -15,12 +16,13 @@ from stoker.text.volatile import VolatileHeaders
 
 if TYPE_CHECKING:
     from stoker.text import chat_template
-    from stoker.text.chat_formats import conversation, probe
+    from stoker.text.chat_formats import alternation, conversation, probe
     from stoker.text.chat_formats.probe import ChatFormat
     from stoker.text.chat_template import ChatTemplate
 else:
     # An engine is told what to load before its parent imports what renders the first chat.
     chat_template = lazy_module("stoker.text.chat_template")
+    alternation = lazy_module("stoker.text.chat_formats.alternation")
     conversation = lazy_module("stoker.text.chat_formats.conversation")
     probe = lazy_module("stoker.text.chat_formats.probe")
 
@@ -92,14 +94,16 @@ class CardTemplate:
         tools: Sequence[Mapping[str, Json]] | None,
         error: TemplateError,
     ) -> str:
-        """What a template refuses often lacks what it takes for granted."""
+        """What a template refuses often lacks what it takes for granted; then it is told the same with fewer turns."""
         plainer, completed = conversation.plainer(messages, tools, takes_system=self.chat_format.takes_system)
-        if (plainer, completed) == ([*messages], tools):
-            raise error
-        try:
-            return render(self._volatile.drop(plainer), tools=completed)
-        except TemplateError:
-            raise error from None
+        tried = [([*messages], tools)]
+        for form in ((plainer, completed), (alternation.alternating(plainer), completed)):
+            if form in tried:
+                continue
+            tried.append(form)
+            with suppress(TemplateError):
+                return render(self._volatile.drop(form[0]), tools=form[1])
+        raise error
 
     def _check(self, messages: Sequence[Message]) -> None:
         """Most templates write any role as it is, so a slip of the pen would change the prompt without a word."""

@@ -119,3 +119,41 @@ def test_tools_have_all_that_a_template_takes_for_granted_if_it_refuses_them():
     )
     template = of(Path("tests/golden/chat_templates/qwen3.jinja").read_text() + demanding)
     assert template.render(HI, tools=tools).endswith("<:object><:x>")
+
+
+TEMPLATES = Path("tests/golden/chat_templates")
+
+
+def said(role: str, text: str) -> Message:
+    return Message(role=role, content=text)
+
+
+def test_neighbors_of_one_role_are_one_message_if_a_template_wants_turns_that_alternate():
+    twice = [said("system", "Be kind."), said("system", "Be brief."), said("user", "a"), said("user", "b")]
+    once = [said("system", "Be kind.\n\nBe brief."), said("user", "a\n\nb")]
+    for name in ("gemma3", "mistral"):
+        template = of((TEMPLATES / f"{name}.jinja").read_text())
+        assert template.render(twice) == template.render(once)
+        late = [*HI, said("assistant", "hello"), said("system", "Be brief."), said("user", "again")]
+        assert template.render(late) == template.render([*late[:2], said("user", "Be brief.\n\nagain")])
+    assert of((TEMPLATES / "qwen3.jinja").read_text()).render(twice).count("<|im_start|>user") == 2, "it takes them"
+
+
+def test_calls_made_at_once_are_told_one_by_one_if_a_template_takes_no_others():
+    calls: list[dict[str, Any]] = [
+        {"id": f"call{number}", "type": "function", "function": {"name": "now", "arguments": {"n": number}}}
+        for number in range(2)
+    ]
+    results = [Message(role="tool", content=f"{number} o'clock", tool_call_id=f"call{number}") for number in (1, 0)]
+    parameters = {"type": "object", "properties": {}}
+    tools: list[dict[str, Any]] = [
+        {"type": "function", "function": {"name": "now", "description": "time", "parameters": parameters}}
+    ]
+    template = of((TEMPLATES / "llama3.jinja").read_text())
+    together = [*HI, Message(role="assistant", tool_calls=tuple(calls)), *results]
+    apart = [*HI]
+    for call, result in zip(calls, reversed(results), strict=True):
+        apart += [Message(role="assistant", tool_calls=(call,)), result]
+    assert template.render(together, tools=tools) == template.render(apart, tools=tools)
+    with pytest.raises(TemplateError, match="single tool-calls"):
+        template.render(together[:-1], tools=tools)

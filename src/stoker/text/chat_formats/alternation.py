@@ -1,0 +1,74 @@
+"""Conversations in which questions and answers alternate behind one system prompt: all that some chat templates take.
+
+```
+system, system, user, user, system, assistant            system, user, assistant
+assistant: calls a and b, result a, result b             assistant: a, result a, assistant: b, result b
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from stoker.text.messages import Json, Message, Part, TextPart
+
+
+def alternating(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation: neighbors of one role are one message, and each call is followed by its result.
+
+    System prompts at the beginning are one, and those behind it are said by the user.
+    """
+    num_first = len(list(takewhile(lambda message: message.role == "system", messages)))
+    rest = [replace(m, role="user") if m.role == "system" else m for m in messages[num_first:]]
+    return _merged([*messages[:num_first], *_one_by_one(rest)])
+
+
+def _merged(messages: Iterable[Message]) -> list[Message]:
+    found: list[Message] = []
+    for message in messages:
+        if found and _are_one(found[-1], message):
+            found[-1] = _joined(found[-1], message)
+        else:
+            found.append(message)
+    return found
+
+
+def _are_one(first: Message, second: Message) -> bool:
+    return first.role == second.role != "tool" and not first.tool_calls
+
+
+def _joined(first: Message, second: Message) -> Message:
+    """With the calls of the second. Images and recordings stay where they are."""
+    parts = [*_parts(first), *_parts(second)]
+    if all(isinstance(part, TextPart) for part in parts):
+        return replace(second, content="\n\n".join(filter(None, (first.text, second.text))))
+    return replace(second, content=tuple(parts))
+
+
+def _parts(message: Message) -> tuple[Part, ...]:
+    return message.content if isinstance(message.content, tuple) else (TextPart(message.text),)
+
+
+def _one_by_one(messages: Sequence[Message]) -> Iterator[Message]:
+    """Calls of one message become messages of their own, if all their results follow."""
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        results = {m.tool_call_id: m for m in takewhile(lambda m: m.role == "tool", messages[index + 1 :])}
+        pairs = [(call, result) for call in message.tool_calls if (result := results.get(_id(call))) is not None]
+        index += 1
+        if len(pairs) < 2 or not len(pairs) == len(message.tool_calls) == len(results):
+            yield message
+            continue
+        index += len(pairs)
+        for call, result in pairs:
+            yield replace(message, tool_calls=(call,))
+            yield result
+            message = replace(message, content="")
+
+
+def _id(call: Mapping[str, Json]) -> str:
+    call_id = call.get("id")
+    return call_id if isinstance(call_id, str) else ""
