@@ -168,3 +168,48 @@ def test_after_a_call_the_prompt_begins_with_what_was_computed() -> None:
 
     found = failures([name for name in templates() if name not in UNUSABLE], check)
     assert found.keys() == OTHER_PREFIX.keys(), found
+
+
+CONVERSATIONS: dict[str, str] = {
+    "a developer": "developer user",
+    "two system prompts": "system system user",
+    "a developer and a system prompt": "developer system user",
+    "a later system prompt": "system user assistant system user",
+    "a later developer": "system user assistant developer user",
+    "a system prompt at the end": "user assistant user system",
+    "two questions": "system user user",
+    "two answers": "user assistant assistant user",
+    "an answer first": "assistant user",
+    "an answer behind the system prompt": "system assistant user",
+    "calls at once": "user calls result result user",
+    "a question behind a result": "user call result user",
+    "two questions behind a result": "user call result user user",
+    "a system prompt behind a result": "system user call result system",
+}
+"""Roles of conversations that some templates refuse, or write in part."""
+
+
+def conversation(roles: str) -> Iterator[dict[str, Any]]:
+    waiting: Iterator[str] = iter(())
+    for index, role in enumerate(roles.split()):
+        match role:
+            case "call" | "calls":
+                ids = [f"call_{index}_{number}" for number in range(1 + role.count("s"))]
+                calls = [{"id": call_id, "type": "function", "function": CALL} for call_id in ids]
+                yield {"role": "assistant", "content": None, "tool_calls": calls}
+                waiting = iter(ids)
+            case "result":
+                yield {"role": "tool", "content": f"text-{index}", "tool_call_id": next(waiting)}
+            case _:
+                yield {"role": role, "content": f"text-{index}"}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_no_template_refuses_or_loses_what_instructs_and_asks(name: str) -> None:
+    messages = list(conversation(CONVERSATIONS[name]))
+    tools = TOOLS if any(message["role"] == "tool" for message in messages) else []
+    for template in templates():
+        if template not in UNUSABLE:
+            prompt = model(template).render(messages_from_dicts(messages), tools=tools)
+            said = [message["content"] for message in messages if message["role"] != "assistant"]
+            assert [text for text in said if text not in prompt] == [], template

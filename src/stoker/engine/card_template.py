@@ -29,7 +29,6 @@ else:
 _USUAL_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _SAY_SOMETHING = frozenset({"system", "developer", "user"})
 """Roles whose messages are nothing without content."""
-_SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 def import_renderers() -> None:
@@ -72,7 +71,7 @@ class CardTemplate:
             TemplateError: the source does not compile, or the template refused the messages.
         """
         self._check(messages)
-        messages = self._with_system(messages)
+        messages = self._with_all_instructions(self._with_system(messages))
         given: Sequence[Mapping[str, Json]] | None = None
         if tools or any(message.tool_calls or message.role == "tool" for message in messages):
             messages, given = conversation.prepared(messages, tools, self.chat_format)
@@ -96,13 +95,14 @@ class CardTemplate:
     ) -> str:
         """What a template refuses often lacks what it takes for granted; then it is told the same with fewer turns."""
         plainer, completed = conversation.plainer(messages, tools, takes_system=self.chat_format.takes_system)
+        alternating = alternation.alternating(plainer)
         tried = [([*messages], tools)]
-        for form in ((plainer, completed), (alternation.alternating(plainer), completed)):
-            if form in tried:
+        for form in (plainer, alternating, alternation.without_gaps(alternating)):
+            if (form, completed) in tried:
                 continue
-            tried.append(form)
+            tried.append((form, completed))
             with suppress(TemplateError):
-                return render(self._volatile.drop(form[0]), tools=form[1])
+                return render(self._volatile.drop(form), tools=completed)
         raise error
 
     def _check(self, messages: Sequence[Message]) -> None:
@@ -124,9 +124,17 @@ class CardTemplate:
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The system prompt of the card opens a conversation that brings none."""
-        if not self._card.system or any(message.role in _SYSTEM_ROLES for message in messages):
+        if not self._card.system or any(message.role in alternation.SYSTEM_ROLES for message in messages):
             return messages
         return [Message(role="system", content=self._card.system), *messages]
+
+    def _with_all_instructions(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Many templates write a system prompt if it comes first, and drop all others without a word."""
+        if any(message.role == "developer" for message in messages) and not self.chat_format.takes_developer:
+            messages = alternation.by_system(messages)
+        if alternation.has_more_systems(messages) and not self.chat_format.takes_more_systems:
+            messages = alternation.with_one_system(messages)
+        return messages
 
     @cached_property
     def chat_format(self) -> ChatFormat:

@@ -97,7 +97,7 @@ def test_a_template_that_refuses_a_conversation_is_given_what_it_takes_for_grant
 def test_a_question_begins_with_a_system_prompt_that_the_template_refuses():
     template, system = particular("user", "assistant"), Message(role="system", content="Be kind.")
     assert template.render([system, system, *HI]) == "[user: Be kind.\n\nBe kind.\n\nhi]"
-    assert template.render([*HI, system]) == "[user: hi][user: Be kind.]"
+    assert template.render([*HI, system]) == "[user: hi\n\nBe kind.]"
     parts = Message(role="user", content=(TextPart("a"), TextPart("b")))
     assert template.render([Message(role="developer", content="x"), parts]) == "[user: x\n\na\nb]"
 

@@ -14,15 +14,49 @@ from itertools import takewhile
 
 from stoker.text.messages import Json, Message, Part, TextPart
 
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+def has_more_systems(messages: Sequence[Message]) -> bool:
+    """There is a system prompt that is not the first message."""
+    return any(message.role in SYSTEM_ROLES for message in messages[1:])
+
+
+def by_system(messages: Iterable[Message]) -> list[Message]:
+    """What a developer says is said by the system."""
+    return [replace(message, role="system") if message.role == "developer" else message for message in messages]
+
+
+def with_one_system(messages: Sequence[Message]) -> list[Message]:
+    """System prompts at the beginning are one, and those behind it are said by the user. Neighbors are merged."""
+    num_first = len(list(takewhile(lambda message: message.role in SYSTEM_ROLES, messages)))
+    first = [replace(message, role=messages[0].role) for message in messages[:num_first]]
+    return _merged([*first, *map(_said_by_user, messages[num_first:])])
+
 
 def alternating(messages: Sequence[Message]) -> list[Message]:
-    """The same conversation: neighbors of one role are one message, and each call is followed by its result.
+    """The same conversation: neighbors of one role are one message, and each call is followed by its result."""
+    return _merged(_one_by_one(with_one_system(messages)))
 
-    System prompts at the beginning are one, and those behind it are said by the user.
+
+def without_gaps(messages: Iterable[Message]) -> list[Message]:
+    """As `alternating`, with a space for the question before a first answer or at the end, and for the answer to a
+    result.
     """
-    num_first = len(list(takewhile(lambda message: message.role == "system", messages)))
-    rest = [replace(m, role="user") if m.role == "system" else m for m in messages[num_first:]]
-    return _merged([*messages[:num_first], *_one_by_one(rest)])
+    found: list[Message] = []
+    for message in messages:
+        before = found[-1].role if found else "system"
+        if before in SYSTEM_ROLES and message.role == "assistant":
+            found.append(Message(role="user", content=" "))
+        elif before == "tool" and message.role == "user":
+            found.append(Message(role="assistant", content=" "))
+        found.append(message)
+    is_asked = any(message.role not in SYSTEM_ROLES for message in found)
+    return found if is_asked else [*found, Message(role="user", content=" ")]
+
+
+def _said_by_user(message: Message) -> Message:
+    return replace(message, role="user") if message.role in SYSTEM_ROLES else message
 
 
 def _merged(messages: Iterable[Message]) -> list[Message]:

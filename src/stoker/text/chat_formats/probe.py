@@ -50,6 +50,10 @@ class ChatFormat:
     """Why this row."""
     takes_system: bool = True
     """The template writes system prompts."""
+    takes_more_systems: bool = True
+    """The template writes further ones, too: behind the first, and later in the conversation."""
+    takes_developer: bool = True
+    """The template writes what a developer says."""
     renders_tools: bool
     """The template writes the definitions of tools."""
     renders_calls: bool
@@ -82,6 +86,8 @@ def find_format(template: ChatTemplate, name: str = "") -> ChatFormat:
         row=row,
         reason=reason,
         takes_system=_SYSTEM in _render(template, [Message(role="system", content=_SYSTEM), _USER]),
+        takes_developer=_SYSTEM in _render(template, [Message(role="developer", content=_SYSTEM), _USER]),
+        takes_more_systems=_takes_more_systems(template),
         renders_tools=renders_tools,
         renders_calls=any("probe_weather" in turn.text for turn in turns),
         renders_results=_RESULT in _render(template, _history(), tools=_TOOLS),
@@ -142,6 +148,14 @@ def _call_message(num_calls: int) -> Message:
 def _history() -> list[Message]:
     result = Message(role="tool", content=_RESULT, name="probe_weather", tool_call_id="call00000")
     return [_USER, _call_message(1), result]
+
+
+def _takes_more_systems(template: ChatTemplate) -> bool:
+    texts = [f"{_SYSTEM}-{number}" for number in range(3)]
+    first, second, late = (Message(role="system", content=text) for text in texts)
+    answer = Message(role="assistant", content=_CONTENT)
+    prompt = _render(template, [first, second, _USER, answer, late, _USER])
+    return all(text in prompt for text in texts)
 
 
 def _turn(template: ChatTemplate, message: Message) -> tuple[str, str]:
