@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stoker.backends.native import NativeBackend, NativeOptions
+from stoker.backends.native.draft_head import DraftHead
 from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
 from stoker.models.gguf import read_gguf
 from tests.reference.draft_head_reference import DraftHeadReference
@@ -146,7 +147,7 @@ def test_a_head_that_rests_guesses_nothing_for_what_it_has_not_seen(tmp_path: Pa
     path = write_tiny_model(tmp_path / "m.gguf", MODELS["glm4moe"])
     token_ids = prompt(70)
     with opened(path) as backend:
-        assert backend._head is not None
+        assert isinstance(backend._head, DraftHead)
         compute(backend, 0, 0, token_ids[:40])
         backend._head._rest._patience = 0
         compute(backend, 0, 40, token_ids[40:60])
