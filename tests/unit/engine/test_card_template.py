@@ -4,9 +4,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from stoker.core.media import Media
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.cards import ModelCard
 from stoker.errors import InvalidInput, TemplateError
+from stoker.text.chat_formats.alternation import alternating
+from stoker.text.media_parts import MediaPart
 from stoker.text.messages import Message, TextPart
 from stoker.text.volatile import VolatileHeaders
 
@@ -137,6 +140,15 @@ def test_neighbors_of_one_role_are_one_message_if_a_template_wants_turns_that_al
         late = [*HI, said("assistant", "hello"), said("system", "Be brief."), said("user", "again")]
         assert template.render(late) == template.render([*late[:2], said("user", "Be brief.\n\nagain")])
     assert of((TEMPLATES / "qwen3.jinja").read_text()).render(twice).count("<|im_start|>user") == 2, "it takes them"
+
+
+def test_merged_messages_keep_images_and_reasoning():
+    image = MediaPart(Media("image", "[image]", b""))
+    seen = Message(role="user", content=(TextPart("look"), image))
+    messages = [seen, said("user", "what?"), *(Message(role="assistant", content=t, reasoning=f"so {t}") for t in "ab")]
+    asked, answer = alternating(messages)
+    assert asked.content == (TextPart("look"), image, TextPart("what?"))
+    assert (answer.text, answer.reasoning) == ("a\n\nb", "so a\n\nso b")
 
 
 def test_calls_made_at_once_are_told_one_by_one_if_a_template_takes_no_others():

@@ -75,10 +75,11 @@ def _are_one(first: Message, second: Message) -> bool:
 
 def _joined(first: Message, second: Message) -> Message:
     """With the calls of the second. Images and recordings stay where they are."""
+    reasoning = "\n\n".join(filter(None, (first.reasoning, second.reasoning))) or None
     parts = [*_parts(first), *_parts(second)]
-    if all(isinstance(part, TextPart) for part in parts):
-        return replace(second, content="\n\n".join(filter(None, (first.text, second.text))))
-    return replace(second, content=tuple(parts))
+    if any(not isinstance(part, TextPart) for part in parts):
+        return replace(second, content=tuple(parts), reasoning=reasoning)
+    return replace(second, content="\n\n".join(filter(None, (first.text, second.text))), reasoning=reasoning)
 
 
 def _parts(message: Message) -> tuple[Part, ...]:
