@@ -33,23 +33,21 @@ def sources() -> Path:
 @cache
 def templates() -> dict[str, str]:
     """The chat templates, by name."""
-    with tarfile.open(sources()) as files:
-        found = [
-            (Path(member.name), files.extractfile(member))
-            for member in files.getmembers()
-            if "/llama.cpp/models/templates/" in member.name and member.name.endswith(".jinja")
-        ]
-        return {path.stem: file.read().decode() for path, file in sorted(found, key=lambda pair: pair[0]) if file}
+    return _texts("models/templates", ".jinja")
 
 
 @cache
 def grammars() -> dict[str, str]:
     """The grammars, by name."""
+    return _texts("grammars", ".gbnf")
+
+
+def _texts(folder: str, suffix: str) -> dict[str, str]:
     with tarfile.open(sources()) as files:
         found = [
             (Path(member.name), files.extractfile(member))
             for member in files.getmembers()
-            if "/llama.cpp/grammars/" in member.name and member.name.endswith(".gbnf")
+            if f"/llama.cpp/{folder}/" in member.name and member.name.endswith(suffix)
         ]
         return {path.stem: file.read().decode() for path, file in sorted(found, key=lambda pair: pair[0]) if file}
 

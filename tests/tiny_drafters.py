@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.gguf_values import write_values
 from tests.tiny_gemma4 import gemma4_keys, gemma4_vectors
-from tests.tiny_models import TinyModel, write_tensor, write_vocabulary
+from tests.tiny_models import TinyModel, write_tensors, write_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +76,9 @@ def write_eagle(path: Path, eagle: TinyEagle) -> Path:
     }
     write_values(writer, {f"eagle3.{key}": value for key, value in values.items() if value is not None})
     write_vocabulary(writer, eagle.target)
-    types = TinyModel(type=eagle.type)
-    for name, shape in _shapes(eagle).items():
-        if name not in eagle.vectors:
-            write_tensor(writer, rng, types, name, shape)
-    for name, tensor in eagle.vectors.items():
-        writer.add_tensor(name, tensor.astype(np.float32))
     if eagle.num_tokens or eagle.ids is not None:
         writer.add_tensor("d2t", eagle.token_ids, raw_dtype=GGMLQuantizationType.I64)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_tensors(writer, rng, TinyModel(type=eagle.type), _shapes(eagle), eagle.vectors)
     return path
 
 
@@ -165,17 +156,8 @@ def write_assistant(path: Path, assistant: TinyAssistant) -> Path:
     own = {f"gemma4-assistant.{key}": value for key, value in values.items() if value is not None}
     write_values(writer, own)
     write_vocabulary(writer, target)
-    types = TinyModel(type=assistant.type)
     vectors = {**gemma4_vectors(target), **assistant.vectors}
-    for name, shape in _assistant_shapes(assistant).items():
-        if name not in vectors:
-            write_tensor(writer, rng, types, name, shape)
-    for name, tensor in vectors.items():
-        writer.add_tensor(name, tensor.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_tensors(writer, rng, TinyModel(type=assistant.type), _assistant_shapes(assistant), vectors)
     return path
 
 

@@ -229,17 +229,27 @@ def write_tiny_model(path: Path, model: TinyModel) -> Path:
     writer = GGUFWriter(path, model.architecture)
     _write_sizes(writer, model)
     write_vocabulary(writer, model)
-    vectors = {**_own_vectors(model), **model.vectors}
-    for name, shape in _shapes(model).items():
+    write_tensors(writer, rng, model, _shapes(model), {**_own_vectors(model), **model.vectors})
+    return path
+
+
+def write_tensors(
+    writer: GGUFWriter,
+    rng: np.random.Generator,
+    types: TinyModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    vectors: Mapping[str, NDArray[np.float32]],
+) -> None:
+    """Writes random tensors of these shapes and types, but for those of `vectors`, and ends the file."""
+    for name, shape in shapes.items():
         if name not in vectors:
-            write_tensor(writer, rng, model, name, shape)
+            write_tensor(writer, rng, types, name, shape)
     for name, values in vectors.items():
         writer.add_tensor(name, values.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 def _own_vectors(model: TinyModel) -> dict[str, NDArray[np.float32]]:

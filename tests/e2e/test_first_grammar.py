@@ -1,4 +1,4 @@
-"""An engine that nobody asks makes ready for the first grammar."""
+"""An idle engine makes what the first grammar needs."""
 
 from __future__ import annotations
 

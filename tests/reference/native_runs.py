@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,37 @@ def all_rows(
         rows.append(step(backend, Chunk(slot, at, entries, len(entries), adapters)))
         at += len(entries)
     return np.concatenate(rows)
+
+
+def assert_same_bits_however_cut(path: Path, token_ids: Sequence[int]) -> None:
+    """The rows of a prompt do not depend on its chunks, the slots beside it, or the number of threads."""
+    with open_native(path) as backend:
+        expected = all_rows(backend, token_ids)
+        for slot, sizes in enumerate([(1,), (16, 17, 1, 40), (33, 2)], start=1):
+            np.testing.assert_array_equal(all_rows(backend, token_ids, slot=slot, sizes=sizes), expected)
+    with open_native(path, threads=3) as backend:
+        np.testing.assert_array_equal(all_rows(backend, token_ids, sizes=(70, 1)), expected)
+
+
+def assert_no_farther_than_libllama(
+    path: Path, expected: Callable[[list[int]], NDArray[np.float64]], prompts: Sequence[list[int]], limit: float
+) -> None:
+    """Errors are below a limit, and in the mean at most 1.1 times those of libllama.
+
+    Args:
+        path: of the model.
+        expected: the rows of a prompt, in float64.
+        prompts: each computed by all three.
+        limit: of the relative error.
+    """
+    ours, theirs = list[float](), list[float]()
+    for token_ids in prompts:
+        rows = expected(token_ids)
+        with open_native(path) as backend:
+            ours.append(relative_error(all_rows(backend, token_ids), rows))
+        theirs.append(relative_error(libllama_rows(path, token_ids), rows))
+    assert max(ours) < limit
+    assert np.log(np.asarray(ours) / theirs).mean() <= np.log(1.1), (ours, theirs)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from stoker.backends.native import kept_bytes
 from stoker.errors import ModelFileInvalid, StokerError
 from stoker.models.gguf import read_gguf
 from tests.reference.gemma4_reference import Gemma4Reference
-from tests.reference.native_runs import all_rows, libllama_rows, open_native, relative_error
+from tests.reference.native_runs import assert_no_farther_than_libllama, assert_same_bits_however_cut, open_native
 from tests.tiny_models import TinyModel, write_tiny_model
 
 SHARED: dict[str, Any] = {"num_layers": 6, "keys": {"attention.shared_kv_layers": 2}}
@@ -36,27 +36,14 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 @pytest.mark.parametrize("name", MODELS)
 def test_no_farther_from_float64_than_libllama(tmp_path: Path, name: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
-    ours, theirs = list[float](), list[float]()
-    for seed in range(4):
-        token_ids = prompt(80, seed)
-        expected = Gemma4Reference(path).logits(token_ids)
-        with open_native(path) as backend:
-            ours.append(relative_error(all_rows(backend, token_ids), expected))
-        theirs.append(relative_error(libllama_rows(path, token_ids), expected))
-    assert max(ours) < 0.1
-    assert np.log(np.asarray(ours) / theirs).mean() <= np.log(1.1), (ours, theirs)
+    prompts = [prompt(80, seed) for seed in range(4)]
+    assert_no_farther_than_libllama(path, Gemma4Reference(path).logits, prompts, 0.1)
 
 
 @pytest.mark.parametrize("name", ["shared keys, a wider block", "experts, Q8_0", "Q4_K"])
 def test_bits_do_not_depend_on_how_a_prompt_is_cut_or_who_is_beside(tmp_path: Path, name: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
-    token_ids = prompt(150)
-    with open_native(path) as backend:
-        expected = all_rows(backend, token_ids)
-        for slot, sizes in enumerate([(1,), (16, 17, 1, 40), (33, 2)], start=1):
-            np.testing.assert_array_equal(all_rows(backend, token_ids, slot=slot, sizes=sizes), expected)
-    with open_native(path, threads=3) as backend:
-        np.testing.assert_array_equal(all_rows(backend, token_ids, sizes=(70, 1)), expected)
+    assert_same_bits_however_cut(path, prompt(150))
 
 
 def test_layers_that_share_keys_keep_none(tmp_path: Path) -> None:

@@ -14,7 +14,13 @@ from stoker.errors import StokerError
 from stoker.models.gguf import read_gguf
 from tests.gguf_values import write_values
 from tests.reference.latent_reference import LatentReference
-from tests.reference.native_runs import all_rows, libllama_rows, open_native, relative_error
+from tests.reference.native_runs import (
+    all_rows,
+    assert_same_bits_however_cut,
+    libllama_rows,
+    open_native,
+    relative_error,
+)
 from tests.tiny_models import TinyModel, write_tiny_model
 
 EXPERTS: dict[str, Any] = {"num_experts": 12, "num_dense": 1, "num_layers": 3, "shared_size": 64}
@@ -91,13 +97,7 @@ def test_the_smaller_models_make_queries_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["Q8_0", "wide"])
 def test_bits_do_not_depend_on_how_a_prompt_is_cut_or_who_is_beside(tmp_path: Path, name: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
-    token_ids = prompt(150)
-    with open_native(path) as backend:
-        expected = all_rows(backend, token_ids)
-        for slot, sizes in enumerate([(1,), (16, 17, 1, 40), (33, 2)], start=1):
-            np.testing.assert_array_equal(all_rows(backend, token_ids, slot=slot, sizes=sizes), expected)
-    with open_native(path, threads=3) as backend:
-        np.testing.assert_array_equal(all_rows(backend, token_ids, sizes=(70, 1)), expected)
+    assert_same_bits_however_cut(path, prompt(150))
 
 
 def test_one_vector_of_each_position_is_kept(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ class Tiering:
             return True
         if is_busy and self._credit_s <= 0:
             return self._kv.is_half_full
-        return self._tiers.is_durable or self._kv.is_half_full
+        return self._is_pressing
 
     def earn(self, step_s: float) -> None:
         """A step took so long: a small part of that may be spent on exports for which there is no hurry."""

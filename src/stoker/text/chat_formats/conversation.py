@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from stoker.text.chat_formats.alternation import by_system
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.shapes import JSONCalls, NamedCalls, PythonCalls
 from stoker.text.chat_formats.table import GENERIC, Format
@@ -51,14 +52,12 @@ def plainer(
     Tools have a description and parameters, and results a name; a message of the assistant is at least a space, and a
     developer is the system. If the template takes no system prompt, the question behind that begins with it.
     """
-    given = [*map(_stated, messages)]
+    given = [*map(_stated, by_system(messages))]
     return given if takes_system else _without_system(given), None if tools is None else [*map(_completed, tools)]
 
 
 def _stated(message: Message) -> Message:
     match message.role:
-        case "developer":
-            return replace(message, role="system")
         case "tool":
             return replace(message, name=message.name or _UNKNOWN)
         case "assistant" if not (message.text or message.tool_calls):
