@@ -1,6 +1,6 @@
 """From the text of a constraint to what the engine compiles. Of a vocabulary it needs the names of some tokens only.
 
-Texts of strangers can make much work here, all of it in Python. So it may be done in another process: see `lowering`.
+A hostile text makes much work here, all of it in Python. So it may be done in another process: see `lowering`.
 """
 
 from __future__ import annotations
