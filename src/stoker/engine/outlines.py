@@ -16,7 +16,7 @@ from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
 from stoker.engine.metrics import COMPILE_BOUNDS
 from stoker.engine.spans import SpanFollower, SpannedConstraint
-from stoker.errors import GrammarTooComplex, InvalidInput
+from stoker.errors import GrammarTooComplex, InvalidInput, Overloaded
 from stoker.lazy import lazy_module
 from stoker.sampling.constraint import Constraint
 from stoker.text.tokenizer import Tokenizer
@@ -132,7 +132,8 @@ class Outlines:
         try:
             return compiler.continued(future.result(_COMPILE_S), begun)
         except FutureTimeoutError:
-            future.cancel()
+            if future.cancel():
+                raise Overloaded("other grammars are being compiled; try again in a moment", retry_after_s=1) from None
             raise GrammarTooComplex(f"the grammar was not compiled within {_COMPILE_S:g} s") from None
 
     def _opened_compiler(self) -> grammar_compiler.GrammarCompiler:

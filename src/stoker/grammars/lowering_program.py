@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -22,9 +23,11 @@ if sys.platform != "win32":
 
 _MEMORY_BYTES: Final = 2 << 30
 """Of addresses."""
-_NICE: Final = 19
-_YIELD_S: Final = 0.0005
-"""For which it keeps a core that others want. The system would let it run for 4 ms, nearly as long as a step."""
+_NICE: Final = 5
+"""A higher niceness, or `sched_yield`, keeps the process from running at all where all cores are busy."""
+_TURN_S: Final = 0.0005
+"""After which it rests. The system would let it run for 4 ms, nearly as long as a step."""
+_REST_S: Final = 0.0002
 
 
 class _Names:
@@ -76,12 +79,12 @@ def _source(order: Order, names: _Names) -> Source:
 
 @contextmanager
 def _making_room() -> Generator[None]:
-    """Others may have the core every half a millisecond, and the kernel ends the process where its parent cannot."""
+    """Others get the core every half a millisecond, and the kernel ends the process where its parent cannot."""
     if sys.platform == "win32":
         yield
         return
-    signal.signal(signal.SIGALRM, lambda _signal, _frame: os.sched_yield())
-    signal.setitimer(signal.ITIMER_REAL, _YIELD_S, _YIELD_S)
+    signal.signal(signal.SIGALRM, lambda _signal, _frame: time.sleep(_REST_S))
+    signal.setitimer(signal.ITIMER_REAL, _TURN_S, _TURN_S)
     signal.setitimer(signal.ITIMER_PROF, MAX_S)
     try:
         yield

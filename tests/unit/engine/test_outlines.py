@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,11 +13,15 @@ import pytest
 from stoker.backends.scripted import EOS, reply_with
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.core.params import SamplingParams
+from stoker.engine import outlines
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Failed, Output, Submit
 from stoker.engine.question_messages import EndReasoning, ReasoningEnded
-from stoker.errors import GrammarInvalid, InvalidInput, UnsupportedSchema
+from stoker.errors import GrammarInvalid, GrammarTooComplex, InvalidInput, Overloaded, UnsupportedSchema
+from stoker.grammars import compiler
+from stoker.grammars.sources import Source, source_of
 from tests.unit.engine.test_engine import add, last, make_engine, outputs, run, text
+from tests.waiting import BOUND_S
 
 SCHEMA = {
     "type": "object",
@@ -106,6 +111,25 @@ def test_what_cannot_be_enforced_is_refused(outline: Outline, params: Any, error
         ask(engine, outline, **params)
     add(engine, "next", max_tokens=1)
     assert run(engine)["next"]
+
+
+def test_a_grammar_behind_a_slow_one_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    def slowly(*args: Any) -> Source:
+        assert goes_on.wait(BOUND_S)
+        return source_of(*args)
+
+    monkeypatch.setattr(compiler, "source_of", slowly)
+    monkeypatch.setattr(outlines, "_COMPILE_S", 0.05)
+    engine = make_engine()
+    with pytest.raises(GrammarTooComplex):
+        ask(engine, grammar("json_object"))
+    with pytest.raises(Overloaded):
+        ask(engine, grammar("regex", "[0-9]"))
+    goes_on.set()
+    monkeypatch.undo()
+    assert last(answer(engine, grammar("regex", "[0-9]"))).finish_reason == "stop"
 
 
 @pytest.mark.parametrize("begun", ['{"na', '{"name": "é', '{"name": "ab", "sizes": [23', '{"name": "ab", "sizes": []}'])

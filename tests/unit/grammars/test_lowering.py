@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -134,3 +135,16 @@ def test_an_engine_leaves_texts_to_the_process(monkeypatch: pytest.MonkeyPatch) 
         engine.admit(Submit("one", "Hi.", SamplingParams(max_tokens=4), outline=Outline(grammar=grammar)))
     finally:
         engine.close()
+
+
+def test_grammars_are_compiled_while_all_cores_are_busy() -> None:
+    busy = [subprocess.Popen(program("while True: pass")) for _ in range(4 * (os.cpu_count() or 1))]
+    compiler = GrammarCompiler(BYTES, is_apart=True)
+    try:
+        for order in ORDERS:
+            assert compiler.open(order.grammar).result(BOUND_S).constraint.error is None
+    finally:
+        compiler.close()
+        for process in busy:
+            process.kill()
+            process.wait()
