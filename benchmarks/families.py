@@ -96,16 +96,26 @@ def _usual(layers: int, heads: int, kv_heads: Any, head: int, inner: int) -> dic
 
 
 def _qwen35(
-    architecture: str, layers: int, hidden: int, inner: int, heads: int, kv_heads: int, value_heads: int
+    architecture: str,
+    layers: int,
+    hidden: int,
+    inner: int,
+    heads: int,
+    kv_heads: int,
+    value_heads: int,
+    drafts: int = 0,
 ) -> Family:
-    """Three layers of gated delta nets to one with attention, whose queries have a gate each."""
+    """Three layers of gated delta nets to one with attention, whose queries have a gate each; then draft heads."""
     head, state, key_heads = 256, 128, 16
     keys, values = key_heads * state, value_heads * state
     has_experts = architecture == "qwen35moe"
 
     def layer(index: int) -> Iterator[Tensor]:
         yield from _norms(hidden, "attn_norm", "post_attention_norm")
-        if index % 4 == 3:
+        if index >= layers:
+            yield from _norms(hidden, "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm")
+            yield "nextn.eh_proj.weight", (hidden, 2 * hidden)
+        if index % 4 == 3 or index >= layers:
             yield from _attention(hidden, 2 * heads * head, kv_heads * head)
             yield "attn_output.weight", (hidden, heads * head)
             yield from _norms(head, "attn_q_norm", "attn_k_norm")
@@ -143,8 +153,9 @@ def _qwen35(
         "ssm.time_step_rank": value_heads,
         "ssm.inner_size": values,
     }
-    all_keys = _usual(layers, heads, kv_heads, head, inner) | own | (experts if has_experts else {})
-    return Family(architecture, hidden, all_keys, _blocks(layers, layer))
+    own |= {"nextn_predict_layers": drafts} if drafts else {}
+    all_keys = _usual(layers + drafts, heads, kv_heads, head, inner) | own | (experts if has_experts else {})
+    return Family(architecture, hidden, all_keys, _blocks(layers + drafts, layer))
 
 
 def _qwen3moe() -> Family:
@@ -417,9 +428,10 @@ def _bert() -> Family:
 
 
 FAMILIES = {
-    "qwen35-0.8b": lambda: _qwen35("qwen35", 24, 1024, 3584, 8, 2, 16),
-    "qwen35-4b": lambda: _qwen35("qwen35", 32, 2560, 9216, 16, 4, 32),
-    "qwen35moe": lambda: _qwen35("qwen35moe", 4, 2048, 512, 16, 2, 32),
+    "qwen35-0.8b": lambda: _qwen35("qwen35", 24, 1024, 3584, 8, 2, 16, 0),
+    "qwen35-0.8b-mtp": lambda: _qwen35("qwen35", 24, 1024, 3584, 8, 2, 16, 1),
+    "qwen35-4b": lambda: _qwen35("qwen35", 32, 2560, 9216, 16, 4, 32, 0),
+    "qwen35moe": lambda: _qwen35("qwen35moe", 4, 2048, 512, 16, 2, 32, 0),
     "qwen3moe": _qwen3moe,
     "gpt-oss": _gpt_oss,
     "gemma3n-e2b": _gemma3n,
