@@ -1,8 +1,4 @@
-"""When a draft head that is not asked stops seeing what the model computes. It knows no head.
-
-Drafts pay for few sequences at a time, so entries of decodes that share a step count several times: with 16 of them, a
-head that is not asked rests after 16 steps.
-"""
+"""When a draft head that is not asked stops seeing what the model computes. It knows no head."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ class HeadRest:
     resting    until _REST entries have passed
     ```
 
-    An entry of one of n decodes in a step counts as n entries.
+    An entry of one of n decodes in a step counts as n entries: drafts pay for few sequences at a time.
     """
 
     def __init__(self) -> None:
@@ -30,13 +26,7 @@ class HeadRest:
         self._left = 0
 
     def sees(self, num_prompt: int, num_decode: int, num_decodes: int) -> bool:
-        """Whether the head sees the entries of the next step.
-
-        Args:
-            num_prompt: entries of prompts.
-            num_decode: entries of decodes, with what is drafted for them.
-            num_decodes: sequences that decode.
-        """
+        """Whether the head sees a step: entries of prompts, those of all decodes, and how many decodes there are."""
         num_entries = num_prompt + num_decode * num_decodes
         if self._left > 0:
             self._left -= num_entries
