@@ -28,8 +28,7 @@ class GrammarConstraint:
         self._vocab_size = vocab_size
         self._eog_token_ids = eog_token_ids
         self._words: NDArray[np.uint32] | None = None
-        self._address = 0
-        """Of the words: NumPy takes longer to say it than some masks take."""
+        self._address = 0  # of the words; NumPy takes long to say it
         self.error: str | None = _error_of(matcher)
 
     @property
