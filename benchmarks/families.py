@@ -173,6 +173,27 @@ def _qwen3moe() -> Family:
     return Family("qwen3moe", hidden, _usual(layers, heads, kv_heads, head, 6144) | own, _blocks(layers, layer))
 
 
+def _llama4() -> Family:
+    """Llama 4 Scout, 4 of its 48 layers with 8 of its 16 experts; a row is computed with one of them, as there."""
+    hidden, layers, heads, kv_heads, head, count, inner = 5120, 4, 40, 8, 128, 8, 8192
+
+    def layer(_: int) -> Iterator[Tensor]:
+        yield from _norms(hidden, "attn_norm", "ffn_norm")
+        yield from _attention(hidden, heads * head, kv_heads * head)
+        yield "attn_output.weight", (hidden, heads * head)
+        yield from _experts(hidden, count, inner)
+        yield from _dense(hidden, inner, "_shexp")
+
+    own = {
+        "expert_count": count,
+        "expert_used_count": 1,
+        "expert_feed_forward_length": inner,
+        "interleave_moe_layer_step": 1,
+        "rope.freq_base": 5e5,
+    }
+    return Family("llama4", hidden, _usual(layers, heads, kv_heads, head, 16384) | own, _blocks(layers, layer))
+
+
 def _gpt_oss() -> Family:
     """gpt-oss 20b, 4 of its 24 layers."""
     hidden, layers, heads, kv_heads, head, count = 2880, 4, 64, 8, 64, 32
@@ -439,5 +460,6 @@ FAMILIES = {
     "glm47-flash": _latent,
     "granitehybrid": _granitehybrid,
     "lfm2": _lfm2,
+    "llama4": _llama4,
     "bert": _bert,
 }
