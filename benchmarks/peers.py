@@ -153,7 +153,7 @@ def ik_llama_server(setting: Setting, binary: Path) -> LaunchedServer:
     return LaunchedServer(
         name="ik_llama.cpp",
         command=(
-            *(str(binary), "-m", str(setting.model), "--host", "127.0.0.1", "--port", "{port}", "-rtr"),
+            *(str(binary), "-m", str(setting.model), "--host", "127.0.0.1", "--port", "{port}", "-rtr", "-no-fa"),
             *("-t", str(setting.threads), "-np", str(setting.parallel)),
             *("-c", str(setting.context * setting.parallel), "-ngl", "0"),
         ),
