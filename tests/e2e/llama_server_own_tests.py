@@ -18,6 +18,7 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -333,6 +334,7 @@ def main() -> int:
     if __debug__:
         command = [sys.executable, "-O", "-m", "tests.e2e.llama_server_own_tests", *sys.argv[1:]]
         return subprocess.run(command, check=False).returncode
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # who has no time left gets the report
     with tempfile.TemporaryDirectory() as folder:
         pair = Pair(str(Path(args.program).resolve()), Path(folder))
         run_tests(pair, args.names)

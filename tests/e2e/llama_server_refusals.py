@@ -16,9 +16,9 @@ class Refusal(NamedTuple):
 REFUSALS = (
     Refusal("uniqueItems", "a schema that cannot be enforced is refused; `strict: false` has it relaxed"),
     Refusal("`response_format.schema` must be a JSON schema", "what is no schema cannot be enforced"),
-    Refusal("`messages` (is|are) (missing|empty)|`messages` is an empty list", "there is nothing to answer"),
+    Refusal("`messages` must be a list with at least one message", "there is nothing to answer"),
     Refusal("`temperature` must be between 0 and 100", "0 means greedy; a negative number is a mistake"),
-    Refusal("`mirostat` must be 0 \\(off\\) or 2", "Mirostat 1 is Mirostat 2 with an estimate in place of a sum"),
+    Refusal("`mirostat` must be 0 \\(off\\) or 2", "Mirostat 2, which is there, took its place"),
     Refusal("`samplers` asks for another order", "the order of the stages is fixed, and is llama-server's default"),
     Refusal("`min_keep` is not supported", "the stages have no lower bound"),
     Refusal("these fields mean the same but differ", "two limits contradict each other"),
