@@ -49,6 +49,7 @@ _FOLDERS = ("/llama.cpp/tools/server/tests/", "/llama.cpp/models/templates/")
 _OTHER_THINGS = ("test_mcp_servers.py", "test_proxy.py", "test_router.py", "test_stream.py", "test_tools_builtin.py")
 """Tests of what is beside one model: programs that llama-server starts, a proxy, and models that a hub has."""
 _LIMITS = ("n_predict", "max_tokens", "max_completion_tokens", "max_output_tokens")
+_HEADERS = ("authorization", "content-type", "origin", "x-api-key")
 _MAX_TOKENS = 12
 _WAIT_S = 120
 _TEST_S = 120
@@ -160,6 +161,7 @@ class Pair:
             ("--chat-template-file", server.chat_template_file),
             ("--api-key", server.api_key),
             ("--slot-save-path", server.slot_save_path),
+            ("--cors-origins", server.cors_origins or "*"),
             ("--pooling", server.pooling if server.pooling in ("mean", "cls", "last") else None),
         ):
             options += [name, str(value)] if value else []
@@ -174,7 +176,7 @@ class Pair:
         kept = {
             name: value
             for name, value in headers.items()
-            if name.lower() in ("authorization", "content-type", "x-api-key")
+            if name.lower() in _HEADERS or name.lower().startswith("access-control-")
         }
         with self._lock:
             reply = httpx.request(
@@ -299,6 +301,7 @@ def run_tests(pair: Pair, names: list[str]) -> None:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     options = [
         "-q",
+        "--capture=sys",  # what is written to the real stderr is seen
         "--no-header",
         "--tb=line",
         "--assert=plain",

@@ -24,6 +24,11 @@ REFUSALS = (
     Refusal("these fields mean the same but differ", "two limits contradict each other"),
     Refusal("`t_max_predict_ms` is not supported", "it belongs to llama-server's own endpoints"),
     Refusal("`n_probs` is not supported", "`logprobs` asks for the same in this API"),
+    Refusal("/cors-proxy: unknown endpoint", "a proxy to any address is for llama-server's own page"),
+    Refusal(
+        "/predict: unknown endpoint",
+        "Google's platform is a client of its own; llama-server has it by an environment variable",
+    ),
     Refusal("`content` is missing", "there is nothing to tokenize"),
 )
 
