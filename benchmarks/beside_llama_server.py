@@ -2,6 +2,7 @@
 
     python benchmarks/synthetic.py lfm2.gguf --family lfm2
     python benchmarks/beside_llama_server.py lfm2.gguf --binary llama.cpp/build/bin/llama-server
+    python benchmarks/beside_llama_server.py lfm2.gguf --binary ik_llama.cpp/build/bin/llama-server --ik
     python benchmarks/beside_llama_server.py all-MiniLM-L6-v2.gguf --binary … --embed
 
 Both servers stay up, and the one that is not asked sleeps. Prompts are random tokens, none of them twice, and answers
@@ -22,7 +23,7 @@ from typing import Any
 
 import httpx
 import numpy as np
-from peers import Present, Setting, llama_server
+from peers import Present, Setting, ik_llama_server, llama_server
 from peers import stoker as stoker_server
 
 from stoker.bench.server import LaunchedServer
@@ -116,7 +117,12 @@ async def run(asked: argparse.Namespace) -> None:
         vocab = vocab_size(gguf)
     context = max([_CONTEXT, *(prompt + _SHORT for prompt in asked.prompts)])
     setting = Setting(model=asked.model, threads=asked.threads, parallel=_STREAMS, context=context)
-    theirs = llama_server(Present("llama-server", "", Path()), setting, asked.binary)
+    if asked.ik:
+        longest = max([_SHORT + asked.output, *(prompt + _SHORT for prompt in asked.prompts)])
+        part = replace(setting, parallel=max([1, *asked.streams]), context=longest)
+        theirs = ik_llama_server(part, asked.binary)
+    else:
+        theirs = llama_server(Present("llama-server", "", Path()), setting, asked.binary)
     if asked.embed:
         theirs = replace(theirs, command=(*theirs.command, "--embeddings", "-b", "8192", "-ub", "8192"))
     servers: list[LaunchedServer] = [stoker_server(setting), theirs]
@@ -127,7 +133,7 @@ async def run(asked: argparse.Namespace) -> None:
     finally:
         for server in servers:
             await server.stop()
-    print(f"{asked.model.stem}: Stoker, llama-server, ratio")
+    print(f"{asked.model.stem}: Stoker, {theirs.name}, ratio")
     for case in todo:
         ours, other = (median(values) for values in rates[case.name])
         spread = ", ".join(f"{a / b:.2f}" for a, b in zip(*rates[case.name], strict=True))
@@ -138,6 +144,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--binary", type=Path, required=True, help="llama-server")
+    parser.add_argument("--ik", action="store_true", help="the binary is the llama-server of ik_llama.cpp")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2, help="after one that is thrown away; 0: only one")
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 8, 16])

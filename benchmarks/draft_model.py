@@ -5,12 +5,17 @@
     python benchmarks/draft_model.py /tmp/4b.gguf /tmp/draft.gguf --acceptance 0 0.5 0.7 0.9 --streams 1 4 8
     python benchmarks/synthetic.py /tmp/eagle.gguf --drafts-for /tmp/4b.gguf
     python benchmarks/draft_model.py /tmp/4b.gguf /tmp/eagle.gguf
+    python benchmarks/synthetic.py /tmp/mtp.gguf --family qwen35-0.8b-mtp
+    python benchmarks/draft_model.py /tmp/mtp.gguf
 
 The draft model is a model of its own, or a file that drafts from what the other one computes (EAGLE-3, Gemma 4's
-assistant). Both may be noise. Each pass of it is really computed; then what it says is replaced: by the token
-that the other model is going to write, with the chance that is asked for, and else by a wrong one. All answers are
-compared. On a machine that has other things to do, `--cpu-time` counts the seconds of one thread, for the figures and
-for the engine's own decisions.
+assistant); without one, the head that the model's file has drafts. All may be noise. Each pass is really computed; then
+what it says is replaced: by the token that the other model is going to write, with the chance that is asked for, and
+else by a wrong one. All answers are compared.
+
+Both engines answer at the same time, and take their steps in turn, so that both have the same minutes of the machine:
+the one that has written less takes the next one. Each is charged for its own steps. On a machine that has other things
+to do, `--cpu-time` counts the seconds of one thread, for the figures and for the engine's own decisions.
 """
 
 from __future__ import annotations
@@ -133,7 +138,7 @@ class PlantedHead:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("draft", type=Path)
+    parser.add_argument("draft", nargs="?", default="", help="a file that drafts")
     parser.add_argument("--acceptance", type=float, nargs="+", default=[0.0, 0.5, 0.7, 0.9])
     parser.add_argument("--streams", type=int, nargs="+", default=[1])
     parser.add_argument("--tokens", type=int, default=96)
@@ -152,11 +157,11 @@ def main() -> None:
         max_draft=0,
     )
     plain, _ = engine_of(config, clock)
-    drafting, planted = engine_of(msgspec.structs.replace(config, draft_model=str(args.draft), max_draft=None), clock)
+    drafting, planted = engine_of(msgspec.structs.replace(config, draft_model=args.draft, max_draft=None), clock)
     assert planted is not None
     plain.warm_up()
     drafting.warm_up()
-    print("streams, acceptance: tok/s without, with, ratio (of the median round; least, most), drafted, accepted")
+    print("streams, acceptance: tok/s without, with, ratio (median round; least, most, first), drafted, accepted")
     for num_streams in args.streams:
         planted.sequences = {
             prompt[0]: prompt + answer for prompt, answer in answers(plain, num_streams, args.tokens, clock)
@@ -186,46 +191,78 @@ def compare(
     before = drafting.stats()
     speeds: list[tuple[float, float]] = []
     for _ in range(rounds):
-        found = [timed(engine, num_streams, num_tokens, clock) for engine in (plain, drafting)]
-        assert found[0][1] == found[1][1], "drafts have changed an answer"
-        speeds.append((found[0][0], found[1][0]))
+        runs = [Run(engine, num_streams, num_tokens, clock) for engine in (plain, drafting)]
+        finish(runs)
+        assert runs[0].found == runs[1].found, "drafts have changed an answer"
+        speeds.append((runs[0].speed, runs[1].speed))
     after = drafting.stats()
     ratios = [with_them / without for without, with_them in speeds]
     without, with_them = (statistics.median(column) for column in zip(*speeds, strict=True))
     drafted = after.drafted_tokens - before.drafted_tokens
     accepted = after.accepted_tokens - before.accepted_tokens
-    spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}, {max(ratios):.2f})"
+    spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}, {max(ratios):.3f}; first {ratios[0]:.3f})"
     print(f"{label}: {without:.1f}, {with_them:.1f}, {spread}, {drafted}, {accepted}", flush=True)
+
+
+class Run:
+    """Answers of one engine to some requests.
+
+    Noise at a high temperature repeats nothing, so that the text itself offers no drafts.
+    """
+
+    def __init__(self, engine: Engine, num_streams: int, num_tokens: int, clock: Clock) -> None:
+        self._engine = engine
+        self._num_streams = num_streams
+        self._clock = clock
+        self._seconds, self._num_timed = 0.0, 0
+        """Of steps after the one in which the last stream has begun."""
+        self.found: dict[str, list[int]] = {}
+        for index in range(num_streams):
+            sampling = SamplingParams(temperature=1.0, seed=index, max_tokens=num_tokens, ignore_eos=True)
+            engine.add(engine.admit(Submit(f"{index}", prompt_of(index), sampling, cache_prompt=False)))
+
+    @property
+    def has_work(self) -> bool:
+        return self._engine.has_work
+
+    @property
+    def num_written(self) -> int:
+        return sum(map(len, self.found.values()))
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second."""
+        return self._num_timed / self._seconds
+
+    def step(self) -> None:
+        has_begun, num_before = len(self.found) == self._num_streams, self.num_written
+        began = self._clock()
+        events = self._engine.step()
+        took = self._clock() - began
+        for event in events:
+            assert isinstance(event, Output), event
+            self.found.setdefault(event.request_id, []).extend(event.token_ids)
+        if has_begun:
+            self._seconds += took
+            self._num_timed += self.num_written - num_before
+
+
+def finish(runs: Sequence[Run]) -> None:
+    """All answers of all of them, in turn."""
+    while waiting := [run for run in runs if run.has_work]:
+        min(waiting, key=lambda run: run.num_written).step()
 
 
 def answers(engine: Engine, num_streams: int, num_tokens: int, clock: Clock) -> list[tuple[list[int], list[int]]]:
     """Prompts with what the model writes behind them."""
-    _, found = timed(engine, num_streams, num_tokens, clock)
-    return [(prompt_of(index), found[f"{index}"]) for index in range(num_streams)]
+    run = Run(engine, num_streams, num_tokens, clock)
+    finish([run])
+    return [(prompt_of(index), run.found[f"{index}"]) for index in range(num_streams)]
 
 
 def prompt_of(index: int) -> list[int]:
     """Begins as no other."""
     return [100 + index, *random.Random(index).choices(range(1000, 9000), k=63)]
-
-
-def timed(engine: Engine, num_streams: int, num_tokens: int, clock: Clock) -> tuple[float, dict[str, list[int]]]:
-    """Tokens a second behind the first one of the last stream that has one, and all answers.
-
-    Noise at a high temperature repeats nothing, so that the text itself offers no drafts.
-    """
-    for index in range(num_streams):
-        sampling = SamplingParams(temperature=1.0, seed=index, max_tokens=num_tokens, ignore_eos=True)
-        engine.add(engine.admit(Submit(f"{index}", prompt_of(index), sampling, cache_prompt=False)))
-    found: dict[str, list[int]] = {}
-    began, num_before = 0.0, 0
-    while engine.has_work:
-        for event in engine.step():
-            assert isinstance(event, Output), event
-            found.setdefault(event.request_id, []).extend(event.token_ids)
-        if len(found) == num_streams and not began:
-            began, num_before = clock(), sum(map(len, found.values()))
-    return (sum(map(len, found.values())) - num_before) / (clock() - began), found
 
 
 if __name__ == "__main__":

@@ -96,16 +96,26 @@ def _usual(layers: int, heads: int, kv_heads: Any, head: int, inner: int) -> dic
 
 
 def _qwen35(
-    architecture: str, layers: int, hidden: int, inner: int, heads: int, kv_heads: int, value_heads: int
+    architecture: str,
+    layers: int,
+    hidden: int,
+    inner: int,
+    heads: int,
+    kv_heads: int,
+    value_heads: int,
+    drafts: int = 0,
 ) -> Family:
-    """Three layers of gated delta nets to one with attention, whose queries have a gate each."""
+    """Three layers of gated delta nets to one with attention, whose queries have a gate each; then draft heads."""
     head, state, key_heads = 256, 128, 16
     keys, values = key_heads * state, value_heads * state
     has_experts = architecture == "qwen35moe"
 
     def layer(index: int) -> Iterator[Tensor]:
         yield from _norms(hidden, "attn_norm", "post_attention_norm")
-        if index % 4 == 3:
+        if index >= layers:
+            yield from _norms(hidden, "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm")
+            yield "nextn.eh_proj.weight", (hidden, 2 * hidden)
+        if index % 4 == 3 or index >= layers:
             yield from _attention(hidden, 2 * heads * head, kv_heads * head)
             yield "attn_output.weight", (hidden, heads * head)
             yield from _norms(head, "attn_q_norm", "attn_k_norm")
@@ -143,8 +153,9 @@ def _qwen35(
         "ssm.time_step_rank": value_heads,
         "ssm.inner_size": values,
     }
-    all_keys = _usual(layers, heads, kv_heads, head, inner) | own | (experts if has_experts else {})
-    return Family(architecture, hidden, all_keys, _blocks(layers, layer))
+    own |= {"nextn_predict_layers": drafts} if drafts else {}
+    all_keys = _usual(layers + drafts, heads, kv_heads, head, inner) | own | (experts if has_experts else {})
+    return Family(architecture, hidden, all_keys, _blocks(layers + drafts, layer))
 
 
 def _qwen3moe() -> Family:
@@ -160,6 +171,27 @@ def _qwen3moe() -> Family:
 
     own = {"expert_count": 128, "expert_used_count": 8, "expert_feed_forward_length": inner}
     return Family("qwen3moe", hidden, _usual(layers, heads, kv_heads, head, 6144) | own, _blocks(layers, layer))
+
+
+def _llama4() -> Family:
+    """Llama 4 Scout, 4 of its 48 layers with 8 of its 16 experts; a row is computed with one of them, as there."""
+    hidden, layers, heads, kv_heads, head, count, inner = 5120, 4, 40, 8, 128, 8, 8192
+
+    def layer(_: int) -> Iterator[Tensor]:
+        yield from _norms(hidden, "attn_norm", "ffn_norm")
+        yield from _attention(hidden, heads * head, kv_heads * head)
+        yield "attn_output.weight", (hidden, heads * head)
+        yield from _experts(hidden, count, inner)
+        yield from _dense(hidden, inner, "_shexp")
+
+    own = {
+        "expert_count": count,
+        "expert_used_count": 1,
+        "expert_feed_forward_length": inner,
+        "interleave_moe_layer_step": 1,
+        "rope.freq_base": 5e5,
+    }
+    return Family("llama4", hidden, _usual(layers, heads, kv_heads, head, 16384) | own, _blocks(layers, layer))
 
 
 def _gpt_oss() -> Family:
@@ -417,9 +449,10 @@ def _bert() -> Family:
 
 
 FAMILIES = {
-    "qwen35-0.8b": lambda: _qwen35("qwen35", 24, 1024, 3584, 8, 2, 16),
-    "qwen35-4b": lambda: _qwen35("qwen35", 32, 2560, 9216, 16, 4, 32),
-    "qwen35moe": lambda: _qwen35("qwen35moe", 4, 2048, 512, 16, 2, 32),
+    "qwen35-0.8b": lambda: _qwen35("qwen35", 24, 1024, 3584, 8, 2, 16, 0),
+    "qwen35-0.8b-mtp": lambda: _qwen35("qwen35", 24, 1024, 3584, 8, 2, 16, 1),
+    "qwen35-4b": lambda: _qwen35("qwen35", 32, 2560, 9216, 16, 4, 32, 0),
+    "qwen35moe": lambda: _qwen35("qwen35moe", 4, 2048, 512, 16, 2, 32, 0),
     "qwen3moe": _qwen3moe,
     "gpt-oss": _gpt_oss,
     "gemma3n-e2b": _gemma3n,
@@ -427,5 +460,6 @@ FAMILIES = {
     "glm47-flash": _latent,
     "granitehybrid": _granitehybrid,
     "lfm2": _lfm2,
+    "llama4": _llama4,
     "bert": _bert,
 }

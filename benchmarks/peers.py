@@ -148,6 +148,19 @@ def llama_server(peer: Present, setting: Setting, binary: Path | None = None) ->
     )
 
 
+def ik_llama_server(setting: Setting, binary: Path) -> LaunchedServer:
+    """ik_llama.cpp's server, with weights repacked as it starts. Each stream has an equal part of its context."""
+    return LaunchedServer(
+        name="ik_llama.cpp",
+        command=(
+            *(str(binary), "-m", str(setting.model), "--host", "127.0.0.1", "--port", "{port}", "-rtr"),
+            *("-t", str(setting.threads), "-np", str(setting.parallel)),
+            *("-c", str(setting.context * setting.parallel), "-ngl", "0"),
+        ),
+        model_name=setting.model.stem,
+    )
+
+
 def llama_cpp_python(peer: Present, setting: Setting) -> LaunchedServer:
     """Its server; it answers one request at a time."""
     return LaunchedServer(

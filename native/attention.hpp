@@ -94,6 +94,7 @@ struct AttentionRows {
     int32_t sees_to;  // all of them see the positions before this one, also those behind their own
     int32_t first;   // positions before this one are not seen, but by themselves
     int32_t window;  // a position sees itself and the window - 1 before it; 0 = all before it
+    bool is_chunked;  // windows do not slide: a position sees those before it as far as the last multiple of `window`
     int32_t length;  // > 0: it sees all so many positions of the sequence, or window / 2 before it and as many behind
     const float* slopes;  // of the query heads: what a score loses with each position between; or nullptr
     float softcap;   // 0 = off
@@ -101,7 +102,11 @@ struct AttentionRows {
     int32_t num_fetched;  // how many pages' keys were fetched, when these were what lay ahead
 
     int32_t rows() const { return num_tokens * group; }
+    // With a window of 4, what position 6 sees:   sliding | 0 1 2 [3 4 5 6] 7 |   chunked | 0 1 2 3 | [4 5 6] 7 |
     int32_t first_seen(int32_t at) const {
+        if (is_chunked) {
+            return at - at % window;
+        }
         const int32_t before = length > 0 ? window / 2 : window - 1;
         return std::min(at, window > 0 ? std::max(first, at - before) : first);
     }

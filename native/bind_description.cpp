@@ -29,11 +29,12 @@ public:
         out.norm_eps = get<float>("norm_eps");
         out.norm = chosen<NormKind>("norm", {"rms", "layer", "layer_biased", "rms_biased"});
         out.activation = chosen<Activation>("activation", {"silu", "gelu_tanh", "swiglu_clamped", "relu_squared", "gelu", "gelu_alone",
-                                                           "gelu_tanh_alone", "xielu"});
+                                                           "gelu_tanh_alone", "xielu", "relu"});
         out.attention_scale = get<float>("attention_scale");
         out.attention_softcap = get<float>("attention_softcap");
         out.embedding_scale = get<float>("embedding_scale");
         out.input_scale = get<float>("input_scale");
+        out.input_limit = get<float>("input_limit");
         out.deep_layers = get<int32_t>("deep_layers");
         out.logit_softcap = get<float>("logit_softcap");
         out.embedding = projection("embedding", is_lent("embedding"));
@@ -203,10 +204,13 @@ private:
             .post_feed_forward_norm = stream_norm("post_feed_forward_norm", spec),
             .injection = {projection("inject_gate"), projection("inject_output"), stream_norm("inject_norm", spec)},
             .output_scale = get<float>("output_scale"),
+            .output_norm = stream_norm("output_norm", spec),
             .is_parallel = get<bool>("is_parallel"),
             .is_beside = get<bool>("is_beside"),
             .rope = get<int32_t>("rope"),
             .window = get<int32_t>("window"),
+            .is_chunked = get<bool>("is_chunked"),
+            .scales_queries = get<bool>("scales_queries"),
         };
         if (const auto latent = get<nb::object>("latent"); !latent.is_none()) {
             out.latent = of(latent).latent(out.query.w.rows);
@@ -282,9 +286,11 @@ private:
             .size = get<int32_t>("size"),
             .num_groups = get<int32_t>("num_groups"),
             .used_groups = get<int32_t>("used_groups"),
-            .routing = chosen<Routing>("routing", {"softmax", "sigmoid", "softmax_of_chosen"}),
+            .routing = chosen<Routing>("routing", {"softmax", "sigmoid", "softmax_of_chosen", "sigmoid_of_chosen"}),
             .is_normalised = get<bool>("is_normalised"),
             .scale = get<float>("scale"),
+            .weighs_input = get<bool>("weighs_input"),
+            .is_ahead = get<bool>("is_ahead"),
             .router = projection("router"),
             .selection_bias = vector(get<int64_t>("selection_bias"), count),
             .gate = projection("gate"),

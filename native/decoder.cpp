@@ -264,8 +264,8 @@ void Decoder::check_lender() const {
             require(size_t(layer.lent_layer) < lender_->spec_.layers.size(), "there is no layer that lends its keys");
             const Layer& of = lender_->spec_.layers[layer.lent_layer];
             require(of.attends() && of.kv_layer == layer.lent_layer && !of.is_latent() && of.heads.num_kv == layer.heads.num_kv &&
-                        of.heads.size == layer.heads.size && of.window == layer.window && !lender_->spec_.sees_ahead &&
-                        lender_->kv_.layout(0).type == kv_.layout(0).type,
+                        of.heads.size == layer.heads.size && of.window == layer.window && !of.is_chunked &&
+                        !lender_->spec_.sees_ahead && lender_->kv_.layout(0).type == kv_.layout(0).type,
                     "a layer borrows the keys of one that is not like it");
         }
     }

@@ -47,6 +47,8 @@ void exclude_groups(const Experts& experts, float* values) {
 void finish_weights(const Experts& experts, const RowKernels& kernels, float* weights) {
     if (experts.routing == Routing::softmax_of_chosen) {
         kernels.softmax(weights, experts.used);
+    } else if (experts.routing == Routing::sigmoid_of_chosen) {
+        kernels.sigmoid(weights, experts.used);
     }
     if (experts.is_normalised) {
         float sum = 0;
@@ -80,6 +82,7 @@ ExpertRows::ExpertRows(const DecoderSpec& spec, int32_t max_rows, int32_t max_ga
     entries_.resize(num_entries);
     weights_.resize(num_entries);
     rows_.resize(num_entries);
+    entry_weights_.resize(num_entries);
     next_.resize(count);
     groups_.reserve(count);
     gate_units_.reserve(count * divided_up(most(spec, &Experts::size), 2 * kTile));
@@ -143,6 +146,7 @@ void ExpertRows::sort(const Layer& layer, int32_t num_rows, int32_t hidden_size)
         const int32_t entry = next_[chosen_[choice]]++;
         entries_[choice] = entry;
         rows_[entry] = row;
+        entry_weights_[entry] = weights_[choice];
     });
     gate_units_.clear();
     down_units_.clear();

@@ -42,6 +42,7 @@ public:
     int32_t row(int32_t entry) const { return rows_[entry]; }
     int32_t entry(int32_t row, int32_t rank) const { return entries_[row * max_used_ + rank]; }
     float weight(int32_t row, int32_t rank) const { return weights_[row * max_used_ + rank]; }
+    float weight(int32_t entry) const { return entry_weights_[entry]; }
     // Bytes for the inputs of `down` of all entries.
     static size_t code_bytes(const Experts& experts, int32_t max_rows);
 
@@ -54,6 +55,7 @@ private:
     std::vector<int32_t> chosen_, entries_;  // by row and rank
     std::vector<float> weights_;             // likewise
     std::vector<int32_t> rows_;              // by entry
+    std::vector<float> entry_weights_;       // likewise
     std::vector<int32_t> next_;              // by expert
     std::vector<Group> groups_;
     std::vector<Unit> gate_units_, down_units_;

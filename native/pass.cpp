@@ -251,10 +251,11 @@ float* Pass::normed_rows(Worker& me, const Stage& products) const {
 Pass::Added Pass::added(const Stage& products) const {
     if (products.kind == StageKind::query_key_value) {
         const Layer& before = spec_.layers[products.layer - 1];
-        return {before.last_norm(), before.output_scale};
+        return {before.last_norm(), before.output_scale, before.output_norm};
     }
     const Layer& layer = spec_.layers[products.layer];
-    return {products.kind == StageKind::inject_gate ? layer.post_feed_forward_norm : layer.post_attention_norm, 1};
+    return {products.kind == StageKind::inject_gate ? layer.post_feed_forward_norm : layer.post_attention_norm, 1,
+            nullptr};
 }
 
 void Pass::normalise(Worker& me, const Stage& products, const float* norm, Range rows) {
@@ -263,7 +264,8 @@ void Pass::normalise(Worker& me, const Stage& products, const float* norm, Range
     float* x = products.is_few() ? me.x.get() : shared;
     float* normed = normed_rows(me, products);
     const Layer& layer = spec_.layers[products.layer];
-    const bool is_parallel = products.kind == StageKind::query_key_value ? layer.is_beside : layer.is_parallel;
+    const bool is_ahead = products.kind == StageKind::route && layer.experts.is_ahead;
+    const bool is_parallel = products.kind == StageKind::query_key_value ? layer.is_beside : layer.is_parallel || is_ahead;
     const uint64_t version = d_.num_passes_ << 16 | uint64_t(products.num_added);
     if (products.is_few()) {
         if (me.added != version) {
@@ -319,6 +321,9 @@ void Pass::add_y(float* x, int32_t row, const Added& what, float* scratch) const
     if (what.scale != 1) {
         k_.rows->scale(x, what.scale, spec_.hidden_size);
     }
+    if (what.behind != nullptr) {
+        norm(x, what.behind, x);
+    }
 }
 
 const float* Pass::input_part(int32_t token, int32_t part) const {
@@ -338,7 +343,7 @@ void Pass::final_row(Worker& me, const Stage& stage, int32_t row, float* out) co
     float* sum = me.row.get();
     std::memcpy(sum, d_.x_[stage.x].get() + size_t(row) * n, n * sizeof(float));
     if (!spec_.streams.are_there()) {
-        add_y(sum, row, {spec_.layers.back().last_norm(), spec_.layers.back().output_scale}, out);
+        add_y(sum, row, {spec_.layers.back().last_norm(), spec_.layers.back().output_scale, spec_.layers.back().output_norm}, out);
     }
     norm(sum, stage.kind == StageKind::hidden && spec_.join.gives_sum ? nullptr : spec_.output_norm, out);
 }

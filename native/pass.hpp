@@ -36,6 +36,7 @@ private:
     struct Added {
         const float* norm;
         float scale;
+        const float* behind;  // of the sum
     };
     Added added(const Stage& products) const;
     float* normed_rows(Worker& me, const Stage& products) const;

@@ -55,6 +55,11 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
         table = gathered;
     }
     float* qkv = d_.qkv_.get() + size_t(row) * layer.input_size();
+    const auto clamp = [&](float* x, int32_t count) {
+        for (int32_t i = 0; i < count && spec_.input_limit > 0; ++i) {
+            x[i] = std::clamp(x[i], -spec_.input_limit, spec_.input_limit);
+        }
+    };
     const auto norm = [&](float* x, const float* weight, HeadNorms when) {
         if (weight != nullptr && layer.head_norms == when) {
             k_.rows->rms_norm(x, weight, n, spec_.norm_eps, x);
@@ -66,10 +71,11 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
         norm(x, weight, HeadNorms::after_rope);
     };
     float* queries = qkv + size_t(head) * group * n;
+    clamp(queries, group * n);
     for (int32_t i = 0; i < group; ++i) {
         turn(queries + i * n, layer.query_norm);
     }
-    const float by_position = spec_.query_scales == nullptr ? 1 : spec_.query_scales[position];
+    const float by_position = layer.scales_queries && spec_.query_scales != nullptr ? spec_.query_scales[position] : 1;
     k_.rows->scale(queries, spec_.attention_scale * by_position, group * n);
     for (int32_t i = 0; i < group && is_spread(kv.type); ++i) {
         spread(queries + i * n, n);
@@ -78,8 +84,10 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
         return;
     }
     float* key = qkv + layer.heads.query_size() + head * n;
-    turn(key, layer.key_norm);
     float* value = key + layer.heads.kv_size();
+    clamp(key, n);
+    clamp(value, n);
+    turn(key, layer.key_norm);
     if (layer.norms_values) {
         k_.rows->rms_norm(value, nullptr, n, spec_.norm_eps, value);
     }
@@ -227,6 +235,7 @@ AttentionRows Pass::attention_rows(int32_t layer, const AttentionPiece& piece, i
         .sees_to = piece.sees_to,
         .first = spec_.join.first_position,
         .window = window > 0 ? window - before : 0,
+        .is_chunked = spec_.layers[layer].is_chunked,
         .length = spec_.sees_ahead ? batch_.chunks[piece.chunk].length : 0,
         .slopes = spec_.distance_slopes == nullptr ? nullptr : spec_.distance_slopes + size_t(head) * heads.group(),
         .softcap = spec_.attention_softcap,

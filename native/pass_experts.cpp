@@ -88,7 +88,13 @@ void Pass::expert_gate_up(Worker& me, int32_t index, int32_t piece) {
     const Activations codes = Activations::place(d_.expert_codes_.get() + group.codes, group.count, size);
     for (int32_t row = 0; row < group.count; ++row) {
         float* active = gate + ptrdiff_t(row) * ldg + from;
-        k_.rows->activate(spec_.activation, active, up + ptrdiff_t(row) * width + from, width, active);
+        float* other = up + ptrdiff_t(row) * width + from;
+        if (experts.weighs_input) {  // the products of the input times a weight are the products times the weight
+            const float weight = d_.expert_rows_.weight(group.first + row);
+            k_.rows->scale(active, weight, width);
+            k_.rows->scale(other, weight, width);
+        }
+        k_.rows->activate(spec_.activation, active, other, width, active);
         if (!is_float) {
             k_.quantize(gate, ldg, row, row + 1, from / kBlock, (from + width) / kBlock, codes);
         }
@@ -135,7 +141,7 @@ void Pass::combine(Worker& me, const Stage& stage, Range rows) {
         }
         for (int32_t rank = 0; rank < experts.used; ++rank) {
             const float* result = d_.expert_y_.get() + d_.expert_rows_.entry(row, rank) * n;
-            k_.rows->add_scaled(sum, result, d_.expert_rows_.weight(row, rank), int32_t(n));
+            k_.rows->add_scaled(sum, result, experts.weighs_input ? 1 : d_.expert_rows_.weight(row, rank), int32_t(n));
         }
         if (sum != y) {
             norm(sum, experts.post_norm, sum);

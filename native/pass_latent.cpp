@@ -56,7 +56,7 @@ void Pass::widen(Worker& me, const Stage& stage, int32_t head) {
         float* query = queries + size_t(row) * ldq;
         std::memcpy(query, x + size_t(row) * ldx + l.plain, l.rotated * sizeof(float));
         k_.rows->rotate(query, rope.table + size_t(position) * rope.dim, rope.dim, rope.adjacent);
-        const float by_position = spec_.query_scales == nullptr ? 1 : spec_.query_scales[position];
+        const float by_position = layer.scales_queries && spec_.query_scales != nullptr ? spec_.query_scales[position] : 1;
         k_.rows->scale(query, spec_.attention_scale * by_position, layer.heads.size);
         if (is_spread(d_.kv(stage.layer).layout(stage.layer).type)) {
             spread(query, layer.heads.size);

@@ -7,13 +7,16 @@ namespace stoker {
 
 // swiglu_clamped: g * sigmoid(1.702 g) * (up + 1), where g = min(gate, 7) and up stays within -7 ... 7
 // gelu: by the error function, gelu_tanh by the formula that is close to it
+// relu: max(g, 0) * up
 // Of a gate alone:
 // relu_squared: max(g, 0)²
 // gelu_alone, gelu_tanh_alone: the same as above
 // xielu: above * g² + slope * g where g > 0, below * (e^min(g, end) - 1 - g) + slope * g elsewhere
-enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped, relu_squared, gelu, gelu_alone, gelu_tanh_alone, xielu };
+enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped, relu_squared, gelu, gelu_alone, gelu_tanh_alone, xielu, relu };
 
-constexpr bool has_up(Activation kind) { return kind <= Activation::swiglu_clamped || kind == Activation::gelu; }
+constexpr bool has_up(Activation kind) {
+    return kind <= Activation::swiglu_clamped || kind == Activation::gelu || kind == Activation::relu;
+}
 
 // The numbers of xielu, one array for each layer.
 enum : int32_t { kXieluBelow, kXieluAbove, kXieluSlope, kXieluEnd, kXieluNumbers };

@@ -108,6 +108,7 @@ inline void activate(Activation kind, const float* gate, const float* up, int32_
             case Activation::gelu_alone: store(out + i, gelu(x)); break;
             case Activation::gelu_tanh_alone: store(out + i, gelu_tanh(x)); break;
             case Activation::xielu: store(out + i, xielu(x, up)); break;
+            case Activation::relu: store(out + i, mul(max(x, set1(0)), y)); break;
             case Activation::relu_squared: store(out + i, mul(max(x, set1(0)), max(x, set1(0)))); break;
         }
     }

@@ -216,6 +216,9 @@ void DecoderSpec::check_attention(const Layer& layer) const {
     require(layer.head_norms != HeadNorms::whole_row || (layer.query_norm != nullptr && layer.key_norm != nullptr),
             "a norm is missing");
     require(layer.window >= 0, "a window is negative");
+    require(input_limit >= 0 && (input_limit == 0 || (!layer.is_latent() && layer.head_norms != HeadNorms::whole_row)),
+            "inputs of attention are limited where they cannot be");
+    require(!layer.is_chunked || (layer.window > 0 && !sees_ahead && !join.is_there()), "a chunk is empty, or has no place here");
     require(distance_slopes == nullptr || num_distance_slopes >= heads.num, "a head has no slope");
 }
 
@@ -263,7 +266,8 @@ void DecoderSpec::check_keys(const Layer& layer) const {
     }
     require(layer.kv_layer >= 0 && layer.kv_layer < index && !sees_ahead, "a layer sees the keys of none before it");
     const Layer& of = layers[layer.kv_layer];
-    require(of.kv_layer == layer.kv_layer && of.heads == layer.heads && of.window == layer.window,
+    require(of.kv_layer == layer.kv_layer && of.heads == layer.heads && of.window == layer.window &&
+                of.is_chunked == layer.is_chunked,
             "a layer sees the keys of one that is not like it");
     require(layer.head_norms != HeadNorms::whole_row && layer.key_norm == nullptr, "a layer without keys has a norm of them");
     require_shape(layer.key, 0, 0);
@@ -282,6 +286,7 @@ void DecoderSpec::check_feed_forward(const Layer& layer) const {
     }
     if (layer.experts.count > 0) {
         require(activation != Activation::xielu, "experts cannot have this activation");
+        require(!layer.experts.is_ahead || layer.post_attention_norm == nullptr, "a router that is ahead meets a norm after attention");
         check(layer.experts);
     }
 }
@@ -303,7 +308,11 @@ void DecoderSpec::check(const Experts& experts) const {
     require_shape(experts.down, count * hidden_size, experts.size);
     require(!has_up(activation) || experts.gate.w.is_float() == experts.up.w.is_float(),
             "gate and up are not both floats, or both not");
-    require(experts.has_own_input() == (experts.router_norm != nullptr), "the experts or their router have no norm");
+    require(experts.has_own_input() == (experts.router_norm != nullptr || experts.is_ahead) &&
+                (!experts.is_ahead || experts.router_norm == nullptr),
+            "the experts or their router have no norm");
+    require(!experts.weighs_input || (experts.gate.bias == nullptr && experts.up.bias == nullptr && has_up(activation)),
+            "the weighted input of experts meets a bias");
     if (experts.has_shared_gate()) {
         require_shape(experts.shared_gate, 1, hidden_size);
     }

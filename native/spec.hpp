@@ -58,7 +58,7 @@ constexpr bool is_biased(NormKind kind) { return kind >= NormKind::layer_biased;
 enum class HeadNorms : int32_t { before_rope, after_rope, whole_row };
 
 // What the router's outputs become before the best are chosen, or when they are.
-enum class Routing : int32_t { softmax, sigmoid, softmax_of_chosen };
+enum class Routing : int32_t { softmax, sigmoid, softmax_of_chosen, sigmoid_of_chosen };
 
 // Equal feed-forward blocks, of which each row is computed with a few (experts.hpp). A matrix holds all of them, one below the
 // other, so that an expert is a range of its tiles.
@@ -72,12 +72,15 @@ struct Experts {
     Routing routing;
     bool is_normalised;  // the weights of a row add up to 1 before they are multiplied by `scale`
     float scale;
+    bool weighs_input;  // by its weight an expert's input is multiplied, not what it gives
+    bool is_ahead;      // the router sees x as it is before attention; then there is a `norm` of the experts' input
     Projection router;            // [count][hidden]
     const float* selection_bias;  // added to what experts are chosen by, not to their weights; or nullptr
     Projection gate, up;          // [count * size][hidden]
     Projection down;              // [count * hidden][size]
     Projection shared_gate;       // [1][hidden]: by its sigmoid the layer's own block is multiplied; no rows = there is none
-    // Of the router's and of the experts' input, where they have others than the layer's own block; else nullptr, both.
+    // Of the router's and of the experts' input, where they have others than the layer's own block; else nullptr, both. A router
+    // that is ahead has none.
     const float *router_norm, *norm;
     const float *block_norm, *post_norm;  // of what that block and the experts give, before they are added; or nullptr
     const float* output_scales;           // [count]: what each gives is multiplied by it; or nullptr
@@ -188,10 +191,13 @@ struct Layer {
     const float* post_feed_forward_norm;
     Injection injection;
     float output_scale;  // of x behind the layer
+    const float* output_norm;  // likewise: what it gives takes the place of x; or nullptr
     bool is_parallel;  // the feed-forward does not see what attention added
     bool is_beside;    // nor does its mixer see what the layer before it added, which has no feed-forward
     int32_t rope;
     int32_t window;  // 0 = none
+    bool is_chunked;  // see AttentionRows
+    bool scales_queries;  // by `query_scales`
 
     bool attends() const { return mixer == Mixer::attention; }
     bool has_feed_forward() const { return feed_forward_size > 0 || experts.count > 0; }
@@ -260,6 +266,7 @@ struct DecoderSpec {
     NormKind norm;  // of the residual stream
     Activation activation;
     float attention_scale, attention_softcap, embedding_scale, logit_softcap;
+    float input_limit;  // queries, keys and values stay within plus and minus this before they are rotated; 0 = off
     float input_scale;  // of rows that stand in place of embeddings
     int32_t deep_layers;  // the first ones, behind each of which such a row has a part of its own to add
     Projection embedding, head;

@@ -15,6 +15,8 @@ RANK, ROTATED, PLAIN, VALUE = 64, 16, 32, 48
 
 def latent_keys(model: TinyModel) -> dict[str, Any]:
     rank = model.keys.get("attention.kv_lora_rank", RANK)
+    if model.is_old:
+        return {**plm_keys(model), "attention.q_lora_rank": 32}
     return {
         "attention.head_count_kv": 1,
         "attention.key_length": rank + ROTATED,
@@ -25,6 +27,30 @@ def latent_keys(model: TinyModel) -> dict[str, Any]:
         "attention.q_lora_rank": 32,
         "rope.dimension_count": ROTATED,
     }
+
+
+def plm_keys(model: TinyModel) -> dict[str, Any]:
+    return {
+        "attention.head_count_kv": model.num_heads,
+        "attention.key_length": PLAIN + ROTATED,
+        "attention.value_length": VALUE,
+        "attention.kv_lora_rank": RANK,
+        "rope.dimension_count": ROTATED,
+    }
+
+
+def with_one_matrix(model: TinyModel, shapes: Shapes) -> Shapes:
+    """Likewise, where one matrix makes the keys and values of all heads from the vector (PLM)."""
+    hidden, num = model.hidden_size, model.num_heads
+    plain = [(name, shape) for name, shape in shapes if not name.startswith("attn_") or name == "attn_norm.weight"]
+    return [
+        *plain,
+        ("attn_q.weight", (num * (PLAIN + ROTATED), hidden)),
+        ("attn_kv_a_mqa.weight", (RANK + ROTATED, hidden)),
+        ("attn_kv_a_norm.weight", (RANK,)),
+        ("attn_kv_b.weight", (num * (PLAIN + VALUE), RANK)),
+        ("attn_output.weight", (hidden, num * VALUE)),
+    ]
 
 
 def with_latent(model: TinyModel, shapes: Shapes) -> Shapes:
@@ -40,12 +66,14 @@ def with_latent(model: TinyModel, shapes: Shapes) -> Shapes:
             ("attn_q_a_norm.weight", (narrow,)),
             ("attn_q_b.weight", (queries, narrow)),
         ]
+    of_heads: Shapes = [("attn_k_b.weight", (num, rank, PLAIN)), ("attn_v_b.weight", (num, VALUE, rank))]
+    if model.is_old:
+        of_heads = [("attn_kv_b.weight", (num * (PLAIN + VALUE), rank))]
     return [
         *plain,
         *query,
         ("attn_kv_a_mqa.weight", (rank + ROTATED, hidden)),
         ("attn_kv_a_norm.weight", (rank,)),
-        ("attn_k_b.weight", (num, rank, PLAIN)),
-        ("attn_v_b.weight", (num, VALUE, rank)),
+        *of_heads,
         ("attn_output.weight", (hidden, num * VALUE)),
     ]

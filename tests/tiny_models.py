@@ -19,7 +19,7 @@ from tests.gguf_values import set_half, write_values
 from tests.tiny_gemma3n import NEVER_QUANTISED, gemma3n_ends, gemma3n_keys, gemma3n_layer, gemma3n_vectors
 from tests.tiny_gemma4 import gemma4_ends, gemma4_keys, gemma4_layer, gemma4_vectors
 from tests.tiny_hybrids import HYBRID_KEYS, has_attention, has_feed_forward, is_mixer_float, with_mixer
-from tests.tiny_latent import latent_keys, with_latent
+from tests.tiny_latent import latent_keys, plm_keys, with_latent, with_one_matrix
 
 SPECIAL = ("<|bos|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -68,6 +68,14 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
     "gptneox": {"use_parallel_residual": True},
     "qwen3vlmoe": {"rope.dimension_sections": [3, 3, 2, 0]},
     "ernie4_5-moe": {"interleave_moe_layer_step": 1},
+    "llama4": {"interleave_moe_layer_step": 2, "expert_shared_feed_forward_length": None, "expert_shared_count": None},
+    "nanbeige": {"num_loops": 2},
+    "olmo": {
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.layer_norm_rms_epsilon": None,
+        "attention.clamp_kqv": 1.5,
+    },
+    "smallthinker": {"attention.sliding_window": 4096, "expert_gating_func": 1},
     "glm4moe": {"expert_weights_norm": True, "expert_weights_scale": 1.5},
     "gpt-oss": {"attention.sliding_window": 24},
     "granite_swa": {
@@ -128,7 +136,7 @@ _LAYER_NORM_KEYS: Mapping[str, Any] = {
     "attention.layer_norm_epsilon": 1e-5,
     "attention.layer_norm_rms_epsilon": None,
 }
-_WITHOUT_GATE = (*(name for name in LAYER_NORMS if name not in ("orion", "stablelm")), "apertus", "arcee")
+_WITHOUT_GATE = (*(name for name in LAYER_NORMS if name not in ("orion", "stablelm")), "apertus", "arcee", "plm")
 _WITH_FUSED_ATTENTION = ("qwen", "phi2", "phi3", "chatglm", "bailingmoe2", "falcon", "gpt2", "gptneox", "starcoder")
 _WITH_BIASES = ("gpt2", "gptneox", "jais2", "phi2", "phimoe", "starcoder", "starcoder2")
 """Of all matrices but those of experts."""
@@ -189,7 +197,8 @@ class TinyModel:
     context_length: int = 4096
     has_head: bool = True
     is_old: bool = False
-    """Delta nets with one tensor for queries, keys, values and gates, as files of 2025 have them."""
+    """Delta nets with one tensor for queries, keys, values and gates, as files of 2025 have them; latent vectors with
+    one matrix for the keys and values of all heads, as those of 2024."""
     has_one_norm: bool = False
     """Before attention and feed-forward, of architectures that may have one for each."""
     seed: int = 1
@@ -300,6 +309,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         **(gemma4_keys(model) if model.architecture == "gemma4" else {}),
         **(gemma3n_keys(model) if model.architecture == "gemma3n" else {}),
         **(latent_keys(model) if model.architecture == "deepseek2" else {}),
+        **(plm_keys(model) if model.architecture == "plm" else {}),
         **model.keys,
     }
     own = {key if key.startswith("xielu.") else f"{model.architecture}.{key}": value for key, value in keys.items()}
@@ -356,7 +366,8 @@ def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
     if model.architecture in ("phi2", "phimoe"):
         shapes["output.bias"] = (model.vocab_size,)
     output_norm = "token_embd_norm" if model.architecture.startswith("lfm2") else "output_norm"
-    shapes[f"{output_norm}.weight"] = (model.hidden_size,)
+    if model.architecture != "olmo":
+        shapes[f"{output_norm}.weight"] = (model.hidden_size,)
     if model.has_head:
         shapes["output.weight"] = (model.vocab_size, model.hidden_size)
     return shapes
@@ -370,10 +381,18 @@ def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int,
     num, num_kv = model.heads_of(index)
     size = model.layer_sizes[index] if model.layer_sizes else model.feed_forward_size
     shapes = _layer_shapes(model, model.hidden_size, size, num * model.head_size, num_kv * model.head_size)
-    if model.num_experts and index >= model.num_dense:
+    if model.num_experts and _has_experts(model, index):
         dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
         shapes = [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
+    if model.architecture == "plm":
+        return with_one_matrix(model, shapes)
     return with_latent(model, shapes) if model.architecture == "deepseek2" else with_mixer(model, index, shapes)
+
+
+def _has_experts(model: TinyModel, index: int) -> bool:
+    if model.architecture == "llama4":
+        return (index + 1) % {**_OWN_KEYS["llama4"], **model.keys}["interleave_moe_layer_step"] == 0
+    return index >= model.num_dense
 
 
 def _shapes_of_draft_head(model: TinyModel, index: int) -> list[tuple[str, tuple[int, ...]]]:
@@ -466,7 +485,7 @@ def _biased_norms(model: TinyModel) -> list[str]:
 def _norms_before(model: TinyModel) -> tuple[str, ...]:
     """Of attention and feed-forward."""
     architecture = model.architecture
-    if architecture in ("olmo2", "exaone4"):
+    if architecture in ("olmo", "olmo2", "exaone4"):
         return ()
     if architecture in ("cohere2", "command-r", "phi2") or (model.has_one_norm and architecture == "stablelm"):
         return ("attn_norm.weight",)

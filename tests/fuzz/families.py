@@ -40,6 +40,10 @@ FAMILIES = (
     TinyModel(architecture="gemma3n", num_layers=6, keys={"attention.shared_kv_layers": 1}),
     TinyModel(architecture="deepseek2", num_experts=12, num_dense=1, shared_size=64, num_layers=3),
     TinyModel(architecture="phimoe", num_experts=12),
+    TinyModel(architecture="llama4", num_experts=12, shared_size=32, num_layers=4),
+    TinyModel(architecture="smallthinker", num_experts=12),
+    TinyModel(architecture="nanbeige"),
+    TinyModel(architecture="olmo", num_kv_heads=4),
     TinyModel(type="IQ2_XS", hidden_size=256, feed_forward_size=256, head_size=64, num_layers=1),
     TinyModel(type="IQ1_S", hidden_size=256, feed_forward_size=256, head_size=64, num_layers=1),
     TinyModel(type="IQ3_S", hidden_size=256, feed_forward_size=256, head_size=64, num_layers=1),
@@ -103,7 +107,7 @@ _OF_EXPERTS = (
     "attention.value_length_mla", "attention.shared_kv_layers", "embedding_length_per_layer_input",
     "full_attention_interval", "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
     "ssm.inner_size", "shortconv.l_cache", "attention.scale", "embedding_scale", "logit_scale", "residual_scale",
-    "altup.num_inputs", "altup.active_idx",
+    "altup.num_inputs", "altup.active_idx", "num_loops", "attention.clamp_kqv",
     "activation_sparsity_scale", "dense_2_feat_in", "dense_2_feat_out", "hidden_activation", "attention.causal",
 )  # fmt: skip
 

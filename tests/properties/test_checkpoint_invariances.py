@@ -1,5 +1,5 @@
-"""What `test_native_invariances` says, where prompts go on at checkpoints: with windows of which only what is seen
-again is kept, and with recurrent layers.
+"""What `test_native_invariances` says, where prompts go on at checkpoints: with windows or chunks of which only what is
+seen again is kept, and with recurrent layers.
 """
 
 from __future__ import annotations
@@ -33,6 +33,15 @@ MODEL = TinyModel(
 """Five of six layers see 20 positions, so that of each slot at most 113 are kept."""
 MODELS = {
     "windows": MODEL,
+    "chunks": TinyModel(
+        architecture="llama4",
+        type="Q8_0",
+        num_experts=4,
+        shared_size=32,
+        num_layers=4,
+        keys={"attention.sliding_window": 20},
+        has_head=False,
+    ),
     "short convolution": TinyModel(architecture="lfm2", type="Q8_0", num_layers=3, has_head=False),
     "delta net": TinyModel(architecture="qwen35", type="Q8_0", num_layers=3, has_head=False),
 }

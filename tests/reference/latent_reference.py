@@ -23,7 +23,7 @@ class LatentReference(NativeReference):
         latent = self.norm(f"{block}.attn_kv_a_norm", both[:, :-rotated])
         k_rotated = self.turned(index, both[:, None, -rotated:])[:, 0]
         q_rotated = self.turned(index, q[..., -rotated:])
-        keys, values = self.weight(f"{block}.attn_k_b.weight"), self.weight(f"{block}.attn_v_b.weight")
+        keys, values = self.of_heads(block, q.shape[-1] - rotated)
         seen = np.tril(np.ones((length, length), dtype=bool))
         heads = list[F64]()
         for head in range(num):
@@ -32,6 +32,14 @@ class LatentReference(NativeReference):
             weights = np.exp(np.where(seen, scores - scores.max(-1, keepdims=True), -np.inf))
             heads.append(weights @ v / weights.sum(-1, keepdims=True))
         return self.linear(f"{block}.attn_output", np.concatenate(heads, axis=-1))
+
+    def of_heads(self, block: str, plain: int) -> tuple[F64, F64]:
+        """What makes keys and values of each head: `(heads, vector, plain)` and `(heads, value, vector)`."""
+        if f"{block}.attn_kv_b.weight" not in self.tensors:
+            return self.weight(f"{block}.attn_k_b.weight"), self.weight(f"{block}.attn_v_b.weight")
+        both = self.weight(f"{block}.attn_kv_b.weight")
+        both = both.reshape(self.num_heads[0], -1, both.shape[-1])
+        return both[:, :plain].transpose(0, 2, 1), both[:, plain:]
 
     def turned(self, index: int, x: F64) -> F64:
         angles, _ = self.angles(index, x.shape[-1], len(x))
@@ -45,7 +53,7 @@ class LatentReference(NativeReference):
 
     def latent_scale(self) -> float:
         magnitude = 1 + (self.key("rope.scaling.yarn_log_multiplier", 0.0) or 0.1) * np.log(self.factor())
-        return magnitude**2 / np.sqrt(self.key("attention.key_length_mla"))
+        return magnitude**2 / np.sqrt(self.key("attention.key_length_mla", self.key("attention.key_length")))
 
     def factor(self) -> float:
         return self.key("rope.scaling.factor", 1.0)

@@ -41,8 +41,12 @@ ADJACENT = (
     "granitemoe",
     "internlm2",
     "llama",
+    "llama4",
     "minicpm",
     "mistral3",
+    "nanbeige",
+    "olmo",
+    "plm",
     "smollm3",
     "xverse",
 )
@@ -79,11 +83,12 @@ PERIODS = {
     "exaone-moe": 4,
     "mellum": 4,
     "afmoe": 4,
+    "llama4": 4,
 }
 AS_SAID = ("qwen2moe", "olmoe", "deepseek", "deepseek2", "bailingmoe", "bailingmoe2", "dots1", "exaone-moe", "afmoe")
 """Whose weights of experts add up to 1 only if the file says so."""
-SIGMOID = ("glm4moe", "lfm2moe", "nemotron_h_moe", "afmoe")
-SQUARED_RELU = ("nemotron_h", "nemotron_h_moe", "arcee", "jais2", "nemotron")
+SIGMOID = ("llama4", "glm4moe", "lfm2moe", "nemotron_h_moe", "afmoe")
+SQUARED_RELU = ("nemotron_h", "nemotron_h_moe", "arcee", "jais2", "nemotron", "plm")
 WITHOUT_ROPE = ("gpt2", "starcoder")
 LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 
@@ -105,7 +110,7 @@ class NativeReference:
         self.num_kv_heads = self.of_layers("attention.head_count_kv", self.num_heads)
         self.hidden_size = self.key("embedding_length")
         self.head_size = self.key("attention.key_length", self.hidden_size // self.num_heads[0])
-        self.takes_mean = self.architecture in ("cohere2", "command-r", *LAYER_NORMS)
+        self.takes_mean = self.architecture in ("cohere2", "command-r", "olmo", *LAYER_NORMS)
         self.eps = self.key("attention.layer_norm_epsilon" if self.takes_mean else "attention.layer_norm_rms_epsilon")
         self.weight = cache(self._weight)
         self.rows: dict[int, F64] = {}
@@ -143,7 +148,8 @@ class NativeReference:
     def norm(self, stem: str, x: F64) -> F64:
         if self.takes_mean:
             x = x - x.mean(-1, keepdims=True)
-        weight = self.weight(stem if stem in self.tensors else f"{stem}.weight")
+        without = self.architecture == "olmo"
+        weight = 1.0 if without else self.weight(stem if stem in self.tensors else f"{stem}.weight")
         y = x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * weight
         return y + self.weight(f"{stem}.bias") if f"{stem}.bias" in self.tensors else y
 
@@ -154,8 +160,11 @@ class NativeReference:
     def hidden(self, token_ids: list[int]) -> F64:
         """What the head is multiplied with, of all positions."""
         x = self.embed(token_ids)
-        for index in range(self.key("block_count")):
-            x = self.layer(index, x)
+        for turn in range(self.key("num_loops", 1)):
+            if turn and not self.key("skip_loop_final_norm", False):
+                x = self.norm("output_norm", x)
+            for index in range(self.key("block_count")):
+                x = self.layer(index, x)
         return self.norm("token_embd_norm" if self.architecture.startswith("lfm2") else "output_norm", x)
 
     def capped_head(self, x: F64) -> F64:
@@ -197,10 +206,11 @@ class NativeReference:
         if self.architecture in ("cohere2", "command-r") or self.is_parallel(block):
             inner_norm = "ffn_norm" if f"{block}.ffn_norm.weight" in self.tensors else "attn_norm"
             return x + y + self.feed_forward(block, self.norm(f"{block}.{inner_norm}", x))
-        has_post_norms = self.architecture in POST_NORMS
+        has_post_norms, before = self.architecture in POST_NORMS, x
         x = x + (self.norm(f"{block}.post_attention_norm", y) if has_post_norms else y) * scale
         inner_norm = "post_attention_norm" if self.architecture in OTHER_NORM else "ffn_norm"
-        y = self.feed_forward(block, self.norm_if_there(f"{block}.{inner_norm}", x))
+        n = self.norm_if_there(f"{block}.{inner_norm}", x)
+        y = self.chosen_ahead(block, n, before) if self.architecture == "smallthinker" else self.feed_forward(block, n)
         return x + (self.norm(f"{block}.post_ffw_norm", y) if has_post_norms else y) * scale
 
     def is_parallel(self, block: str) -> bool:
@@ -216,7 +226,11 @@ class NativeReference:
         return self.feed_forward(f"blk.{index}", n) if y is None else y
 
     def norm_if_there(self, stem: str, x: F64) -> F64:
-        return self.norm(stem, x) if {stem, f"{stem}.weight"} & self.tensors.keys() else x
+        is_there = {stem, f"{stem}.weight"} & self.tensors.keys() or self.architecture == "olmo"
+        return self.norm(stem, x) if is_there else x
+
+    def chosen_ahead(self, block: str, x: F64, routed: F64) -> F64:
+        return np.stack([self.experts(block, *rows) for rows in zip(x, routed, strict=True)])
 
     def feed_forward(self, block: str, x: F64) -> F64:
         if f"{block}.ffn_gate_inp.weight" in self.tensors:
@@ -234,15 +248,18 @@ class NativeReference:
             gate, up = np.split(up, 2, axis=-1)
         return self.linear(f"{block}.ffn_down", self.activation(gate) * up)
 
-    def experts(self, block: str, x: F64) -> F64:
-        """Of one row."""
-        logits = self.linear(f"{block}.ffn_gate_inp", x)
+    def experts(self, block: str, x: F64, routed: F64 | None = None) -> F64:
+        """Of one row; `routed` is what the router sees, if not x."""
+        logits = self.linear(f"{block}.ffn_gate_inp", x if routed is None else routed)
         scores = self.routed(logits)
         bias = self.weight(f"{block}.exp_probs_b.bias") if f"{block}.exp_probs_b.bias" in self.tensors else 0.0
         chosen = np.argsort(-self.of_best_groups(scores + bias), kind="stable")[: self.key("expert_used_count")]
         weights = scores[chosen]
         if self.architecture == "gpt-oss":
             weights = np.exp(weights - weights.max())
+        if self.architecture == "llama4":
+            weighted = (self.expert(block, e, scores[e] * x) for e in chosen)
+            return sum(weighted, np.zeros(len(x))) + self.shared_block(block, x)
         if self.key("expert_weights_norm", self.architecture not in AS_SAID):
             weights = weights / weights.sum()
         weights = weights * self.key("expert_weights_scale", 1.0)
@@ -309,6 +326,8 @@ class NativeReference:
     def activation(self, x: F64) -> F64:
         if self.architecture in GEMMA:
             return gelu_tanh(x)
+        if self.architecture == "smallthinker":
+            return np.maximum(x, 0)
         return x / (1 + np.exp(-x))
 
     def attention(self, index: int, x: F64) -> F64:
@@ -319,6 +338,8 @@ class NativeReference:
             q, k, v = np.split(self.linear(f"{block}.attn_qkv", x), [heads, heads + kv_heads], axis=-1)
         else:
             q, k, v = (self.linear(f"{block}.attn_{part}", x) for part in "qkv")
+        if limit := self.key("attention.clamp_kqv", 0.0):
+            q, k, v = (np.clip(part, -limit, limit) for part in (q, k, v))
         norms = [f"{block}.attn_{part}_norm" for part in "qk"]
         if self.architecture in WHOLE_NORMS:  # over all heads as one
             q, k = self.norm(norms[0], q), self.norm(norms[1], k)
@@ -331,7 +352,9 @@ class NativeReference:
         q, k = self.rotate(index, q), self.rotate(index, k)
         if self.architecture in LATE_HEAD_NORMS:
             q, k = self.norm(norms[0], q), self.norm(norms[1], k)
-        q = q * self.query_scales(length)[:, None, None]
+        if self.architecture == "llama4" and not self.stands(index) and self.key("expert_count") != 128:
+            q, k = (part / np.sqrt((part * part).mean(-1, keepdims=True) + self.eps) for part in (q, k))
+        q = q * self.query_scales(index, length)[:, None, None]
         group = num_heads // num_kv_heads
         heads = [self.one_head(index, h, q[:, h], k[:, h // group], v[:, h // group]) for h in range(num_heads)]
         y = np.stack(heads, axis=1)
@@ -341,7 +364,9 @@ class NativeReference:
             y = y / (1 + np.exp(-gate))
         return self.linear(f"{block}.attn_output", y.reshape(length, -1))
 
-    def query_scales(self, length: int) -> F64:
+    def query_scales(self, index: int, length: int) -> F64:
+        if self.architecture == "llama4":
+            return 1 + 0.1 * np.log((np.arange(length) + 1) // 8192 + 1) * self.stands(index)
         slope, period = self.key("attention.temperature_scale", 0.0), self.original_context()
         return 1 + slope * np.log(np.arange(length) // period + 1)
 
@@ -361,7 +386,9 @@ class NativeReference:
         ends = np.array([self.sees_to.get(place, 0) for place in range(len(q))])
         is_seen = (distance >= 0) | (at < ends[:, None])
         if self.is_windowed(index):
-            is_seen &= distance < self.key("attention.sliding_window")
+            size = self.key("attention.sliding_window", 8192)
+            is_chunk = at[:, None] // size == at // size
+            is_seen &= is_chunk if self.architecture == "llama4" else distance < size
         scores = np.where(is_seen, scores, -np.inf)
         sinks = f"blk.{index}.attn_sinks.weight"
         sink = self.weight(sinks)[head] if sinks in self.tensors else -np.inf
@@ -375,7 +402,10 @@ class NativeReference:
             return bool(period[index])
         if self.architecture == "exaone4" and self.key("block_count") != 64:
             return False
-        return self.architecture in PERIODS and self.key("attention.sliding_window", 0) and index % period < period - 1
+        if self.architecture == "smallthinker":
+            return self.key("attention.sliding_window", 0) and index % 4 > 0
+        size = self.key("attention.sliding_window", 8192 if self.architecture == "llama4" else 0)
+        return self.architecture in PERIODS and size and index % period < period - 1
 
     def rotate(self, index: int, x: F64) -> F64:
         dim = self.key("rope.dimension_count", self.head_size)
@@ -437,7 +467,9 @@ class NativeReference:
             return not self.is_windowed(index)
         if self.architecture in ("cohere2", "exaone-moe"):
             return not self.is_windowed(index)
-        return self.architecture in ("smollm3", "afmoe") and index % 4 == 3
+        if self.architecture == "smallthinker":
+            return bool(self.key("attention.sliding_window", 0)) and index % 4 == 0
+        return self.architecture in ("smollm3", "afmoe", "llama4") and index % 4 == 3
 
     def divisor(self, pair: int, original: int) -> float:
         length = "long" if self.context_size > original else "short"

@@ -31,6 +31,17 @@ MODELS = {
     "gemma4 Q8_0": TinyModel(
         architecture="gemma4", type="Q8_0", num_layers=4, keys={"attention.shared_kv_layers": 2}, has_head=False
     ),
+    "llama4 Q8_0": TinyModel(
+        architecture="llama4",
+        type="Q8_0",
+        num_experts=8,
+        shared_size=32,
+        num_layers=4,
+        keys={"attention.sliding_window": 40},
+    ),
+    "smallthinker Q8_0": TinyModel(
+        architecture="smallthinker", type="Q8_0", num_experts=8, keys={"attention.sliding_window": 40}
+    ),
     "gemma3n Q8_0": TinyModel(
         architecture="gemma3n", type="Q8_0", num_layers=7, keys={"attention.shared_kv_layers": 2}, has_head=False
     ),

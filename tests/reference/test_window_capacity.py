@@ -1,4 +1,4 @@
-"""How many conversations the same memory holds with windows and without, on shapes of Gemma 3 and gpt-oss."""
+"""How many conversations the same memory holds with windows and without, on shapes of Gemma 3, gpt-oss and Llama 4."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ SHAPES = {
     "gpt-oss": (
         TinyModel(architecture="gpt-oss", num_layers=4, num_experts=4, keys={"attention.sliding_window": 32}),
         1.3,
+    ),
+    "llama4": (
+        TinyModel(
+            architecture="llama4",
+            num_layers=4,
+            num_experts=4,
+            shared_size=32,
+            keys={"attention.sliding_window": 32},
+        ),
+        1.6,
     ),
 }
 """Of each shape how many times as many conversations it must hold."""

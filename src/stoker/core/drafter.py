@@ -47,6 +47,7 @@ class Drafter:
         "match",
         "num_accepted",
         "num_drafted",
+        "num_known",
         "num_outcomes",
         "start",
     )
@@ -65,6 +66,8 @@ class Drafter:
         self.num_accepted = 0
         self.num_outcomes = 0
         """Entries that a model has drafted, as far as it is known whether they were right."""
+        self.num_known = 0
+        """The same for all sequences, when this one's chance was last taken from theirs."""
 
     def look(self, most: int) -> tuple[float, int]:
         """Looks for a guess of at most so many entries; returns the chance of each, and how many there are."""

@@ -35,7 +35,7 @@ _USUAL = (0.25, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.7)
 known."""
 _GAIN, _SLOW_GAIN = 0.2, 0.02
 """Part of a surprise that changes the chances of a sequence, and what the next ones begin with."""
-_LEAST_MODEL_GAIN, _FIRST_MODEL_GAIN = 0.05, 3
+_LEAST_MODEL_GAIN, _FIRST_MODEL_GAIN = 0.05, 2
 """Learning rate for a draft model: at least the first value; otherwise 1 / (the second value + the outcomes seen). The
  first outcomes say much; later ones should not make the draft length oscillate."""
 _SLOWER = 2
@@ -211,6 +211,8 @@ class Speculation:
         drafter = sequence.drafter
         if drafter is None or drafter.match == CERTAIN:
             return []
+        if drafter.num_outcomes == 0 and drafter.num_known != self._num_outcomes:
+            drafter.num_known, drafter.chances[MODEL - 1] = self._num_outcomes, self._usual[MODEL - 1]
         most = min(self._most_for(sequence), _SLOW_START + 2 * drafter.num_accepted)
         return offers_of(drafter.chances[MODEL - 1], most, index, by_model=True)
 

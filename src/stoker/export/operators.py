@@ -70,5 +70,6 @@ class Operators:
         return x if factor == 1 else self._graph.node("Mul", [x, self._graph.scalar(factor)], name)
 
     def _weight(self, norm: Norm, name: str) -> str:
-        weight = vector(self._parts, norm.weight, 0, norm.size) * np.float32(norm.scale)
-        return self._graph.constant(weight, f"{name}.weight")
+        ones = np.ones(norm.size, dtype=np.float32)
+        weight = ones if norm.weight is None else vector(self._parts, norm.weight, 0, norm.size)
+        return self._graph.constant(weight * np.float32(norm.scale), f"{name}.weight")

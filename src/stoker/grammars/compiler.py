@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 _NICE: Final = 5
-"""Added to the niceness of the thread that compiles: a hostile grammar keeps it busy for seconds. With
-much more it would compile nothing where all cores are busy."""
+"""Added to the niceness of the thread that compiles. With much more, it compiles nothing while all cores are busy."""
 _COMPLEX: Final = re.compile(
     r"too (complex|large|many|big|long|deep)|limit|fuel|level exceeded|max\b|max_", re.IGNORECASE
 )

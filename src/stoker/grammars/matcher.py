@@ -28,6 +28,7 @@ class GrammarConstraint:
         self._vocab_size = vocab_size
         self._eog_token_ids = eog_token_ids
         self._words: NDArray[np.uint32] | None = None
+        self._address = 0  # of the words; NumPy takes long to say it
         self.error: str | None = _error_of(matcher)
 
     @property
@@ -42,11 +43,13 @@ class GrammarConstraint:
 
     def mask(self) -> NDArray[np.uint32] | None:
         """See `Constraint.mask`. Takes 5 to 500 µs for most grammars, and does not hold the interpreter's lock."""
-        if self._words is None:
-            self._words = np.zeros((self._vocab_size + 31) // 32, dtype=np.uint32)
-        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        words = self._words
+        if words is None:
+            words = self._words = np.zeros((self._vocab_size + 31) // 32, dtype=np.uint32)
+            self._address = words.ctypes.data
+        self._matcher.unsafe_compute_mask_ptr(self._address, words.nbytes)
         self.error = _error_of(self._matcher)
-        return None if self._words[0] == _ALL and self._is_full(self._words) else self._words
+        return None if words[0] == _ALL and self._is_full(words) else words
 
     def allows(self, token_id: int) -> bool:
         """See `Constraint.allows`. Takes about 1 µs."""

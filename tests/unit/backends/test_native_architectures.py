@@ -21,8 +21,28 @@ from tests.reference.native_reference import ADJACENT, NativeReference
 from tests.tiny_encoders import ENCODERS, TinyEncoder, write_encoder
 from tests.tiny_models import TinyModel, write_tiny_model
 
-WITH_EXPERTS = ("gpt-oss", "qwen3next", "deepseek", "deepseek2", "dots1", "mellum", "minimax-m2")
-WITHOUT_SHARED = ("qwen3moe", "qwen3vlmoe", "olmoe", "lfm2moe", "gpt-oss", "mellum", "minimax-m2", "phimoe")
+WITH_EXPERTS = (
+    "gpt-oss",
+    "qwen3next",
+    "deepseek",
+    "deepseek2",
+    "dots1",
+    "mellum",
+    "minimax-m2",
+    "llama4",
+    "smallthinker",
+)
+WITHOUT_SHARED = (
+    "qwen3moe",
+    "qwen3vlmoe",
+    "olmoe",
+    "lfm2moe",
+    "gpt-oss",
+    "mellum",
+    "minimax-m2",
+    "phimoe",
+    "smallthinker",
+)
 DIVISORS = np.linspace(1, 6, 8).astype(np.float32)
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
 LONG_ROPE = {"rope.scaling.type": "longrope", "rope.scaling.attn_factor": 1.2}

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from stoker.assembly import build_engine
 from stoker.core.params import SamplingParams
@@ -19,34 +16,11 @@ from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit
 from stoker.errors import BackendError
 from stoker.loading.choosing import measure
+from tests.predictable_models import EXPERTS, predictable_with_head
 from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.loading.test_draft_models import answers
 
 HYBRID = TinyModel(architecture="qwen35", type="Q8_0", num_layers=3, num_draft_heads=1, has_head=False)
-EXPERTS = TinyModel(
-    architecture="glm4moe", num_layers=2, num_draft_heads=1, num_experts=8, num_dense=1, shared_size=64, has_head=False
-)
-
-
-def without_layers(model: TinyModel) -> dict[str, NDArray[np.float32]]:
-    """Tensors with which a token follows from the one before it, for the model and for its head alike."""
-    hidden, heads = model.hidden_size, model.num_heads * model.head_size
-    found: dict[str, NDArray[np.floating]] = {}
-    for index in range(model.num_layers + model.num_draft_heads):
-        found[f"blk.{index}.attn_output.weight"] = np.zeros((hidden, heads))
-        found[f"blk.{index}.ffn_down.weight"] = np.zeros((hidden, model.feed_forward_size))
-    stem = f"blk.{model.num_layers}.nextn"
-    found[f"{stem}.eh_proj.weight"] = np.eye(hidden, 2 * hidden)
-    found[f"{stem}.enorm.weight"] = found[f"{stem}.shared_head_norm.weight"] = np.ones(hidden)
-    found["output_norm.weight"] = np.ones(hidden)
-    rng = np.random.default_rng(3)
-    found["output.weight"] = rng.normal(0, 1, (model.vocab_size, hidden))
-    return {name: values.astype(np.float32) for name, values in found.items()}
-
-
-def right() -> TinyModel:
-    plain = replace(EXPERTS, num_dense=4, has_head=True)
-    return replace(plain, vectors=without_layers(plain))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     write_tiny_model(folder / "hybrid.gguf", HYBRID)
     write_tiny_model(folder / "experts.gguf", EXPERTS)
-    write_tiny_model(folder / "right.gguf", right())
+    write_tiny_model(folder / "right.gguf", predictable_with_head())
     return folder
 
 

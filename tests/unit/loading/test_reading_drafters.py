@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,13 +16,16 @@ from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit
+from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import BackendError, ConfigError, ModelFileInvalid, ModelUnsupported, ResourceExhausted
 from stoker.loading.choosing import measure
 from tests.adapter_files import random_pairs, write_adapter
+from tests.predictable_models import predictable, predictable_gemma, right_assistant, right_eagle
 from tests.tiny_drafters import TinyAssistant, TinyEagle, write_assistant, write_eagle
 from tests.tiny_models import TinyModel, write_tiny_model
-from tests.unit.loading.test_draft_heads import EXPERTS, HYBRID, make_passes_free, sampled, without_layers
+from tests.unit.loading.test_draft_heads import HYBRID, make_passes_free, sampled
 from tests.unit.loading.test_draft_models import answers
+from tests.waiting import wait_until
 
 PLAIN = TinyModel(type="Q8_0", has_head=False)
 WINDOWED = TinyModel(
@@ -31,70 +33,9 @@ WINDOWED = TinyModel(
 )
 
 
-def predictable() -> TinyModel:
-    """A model in which a token follows from the one before it."""
-    plain = replace(EXPERTS, num_dense=4, num_draft_heads=0, has_head=True)
-    vectors = without_layers(replace(plain, num_draft_heads=1))
-    return replace(plain, vectors={name: values for name, values in vectors.items() if not name.startswith("blk.2")})
-
-
-def right_eagle(model: TinyModel) -> TinyEagle:
-    """One that says what this model says: attention finds the entry itself, and gives its embedding."""
-    hidden = model.hidden_size
-    own, nothing = np.eye(hidden), np.zeros((hidden, hidden))
-    vectors = {
-        "blk.0.attn_norm.weight": np.ones(hidden),
-        "blk.0.attn_norm_2.weight": np.full(hidden, 1e-4),
-        "blk.0.attn_q.weight": np.concatenate([8 * own, nothing], axis=1),
-        "blk.0.attn_k.weight": np.concatenate([8 * own, nothing], axis=1),
-        "blk.0.attn_v.weight": np.concatenate([own, nothing], axis=1),
-        "blk.0.attn_output.weight": 100 * own,
-        "blk.0.ffn_down.weight": np.zeros((hidden, 96)),
-        "output_norm.weight": np.ones(hidden),
-    }
-    return TinyEagle(
-        target=model,
-        num_kv_heads=4,
-        has_embedding=False,
-        has_head=False,
-        norm_before_residual=True,
-        vectors={name: values.astype(np.float32) for name, values in vectors.items()},
-    )
-
-
 GEMMA = TinyModel(
     architecture="gemma4", type="Q8_0", num_layers=4, keys={"attention.shared_kv_layers": 2}, has_head=False
 )
-
-
-def predictable_gemma() -> TinyModel:
-    """A Gemma 4 in which a token follows from the one before it."""
-    plain = TinyModel(architecture="gemma4", num_layers=4)
-    hidden, vectors = plain.hidden_size, dict[str, np.ndarray[Any, Any]]()
-    for index in range(plain.num_layers):
-        heads = plain.num_heads * plain.head_size * (1 + index % 2)
-        vectors[f"blk.{index}.attn_output.weight"] = np.zeros((hidden, heads), np.float32)
-        vectors[f"blk.{index}.ffn_down.weight"] = np.zeros((hidden, plain.feed_forward_size), np.float32)
-        vectors[f"blk.{index}.proj.weight"] = np.zeros((hidden, 32), np.float32)
-    vectors["output_norm.weight"] = np.ones(hidden, np.float32)
-    vectors["output.weight"] = np.random.default_rng(3).normal(0, 1, (plain.vocab_size, hidden)).astype(np.float32)
-    return replace(plain, vectors=vectors)
-
-
-def right_assistant(model: TinyModel) -> TinyAssistant:
-    """One that says what this model says: nothing but the embedding counts."""
-    hidden = model.hidden_size
-    assistant = TinyAssistant(target=model, hidden_size=hidden)
-    vectors = {
-        "nextn.pre_projection.weight": np.eye(hidden, 2 * hidden, dtype=np.float32),
-        "output_norm.weight": np.ones(hidden, np.float32),
-        "token_embd.weight": model.vectors["output.weight"],
-    }
-    for index in range(len(assistant.windowed)):
-        heads = assistant.num_heads * assistant.size_of(index)
-        vectors[f"blk.{index}.attn_output.weight"] = np.zeros((hidden, heads), np.float32)
-        vectors[f"blk.{index}.ffn_down.weight"] = np.zeros((hidden, assistant.feed_forward_size), np.float32)
-    return replace(assistant, vectors=vectors)
 
 
 @pytest.fixture(scope="module")
@@ -170,13 +111,29 @@ def test_sampled_requests_are_drafted_for_with_their_own_random_numbers(folder: 
         assert stats.accepted_model_tokens > 0.5 * stats.drafted_model_tokens
 
 
-def many(engine: Engine, num_requests: int = 6, prompt: int = 40, count: int = 60) -> dict[str, list[int]]:
-    """Answers to requests of which not all fit into the pool at once."""
+def in_company(engine: Engine) -> dict[str, list[int]]:
+    """Answers to requests of which every other one is without the adapter."""
+    return many(engine, 4, adapters=(None, []))
+
+
+def many(
+    engine: Engine,
+    num_requests: int = 6,
+    prompt: int = 40,
+    count: int = 60,
+    adapters: Sequence[list[AdapterChoice] | None] = (None,),
+) -> dict[str, list[int]]:
+    """Answers to requests of which not all fit into the pool at once.
+
+    Args:
+        adapters: of the requests, in turn; None = those that are set.
+    """
     found: dict[str, list[int]] = {}
     for number in range(num_requests):
         ids = np.random.default_rng(number).integers(0, 250, prompt).tolist()
         sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
-        engine.add(engine.admit(Submit(f"{number}", ids, sampling)))
+        chosen = adapters[number % len(adapters)]
+        engine.add(engine.admit(Submit(f"{number}", ids, sampling, adapters=chosen)))
     while engine.has_work:
         for event in engine.step():
             assert isinstance(event, Output)
@@ -204,29 +161,59 @@ def test_preempted_requests_are_drafted_for_again(folder: Path, name: str, draft
         assert stats.drafted_model_tokens > 10
 
 
-@pytest.mark.parametrize("draft", ["plain-eagle", ""])
-def test_what_an_earlier_start_has_kept_is_gone_on_from(folder: Path, tmp_path: Path, draft: str) -> None:
-    """The second start has another drafter, or none: it finds nothing of the first one's, and answers alike."""
+@pytest.mark.parametrize("last", ["same", "none"])
+@pytest.mark.parametrize(
+    ("name", "draft", "is_kept_with_it"),
+    [("plain", "plain-eagle", True), ("predictable", "right", True), ("predictable-gemma", "right-assistant", False)],
+)
+def test_what_an_earlier_start_has_kept_is_gone_on_from(
+    folder: Path, tmp_path: Path, name: str, draft: str, last: str, is_kept_with_it: bool
+) -> None:
+    """EAGLE-3 has a part in what is kept, so a start without it finds nothing; the assistant keeps nothing."""
     fields = {"kv_cache_dir": str(tmp_path / "kv"), "cache_ram": 8}
-    with opened(config(folder, "plain", max_draft=0)) as plain:
+    with opened(config(folder, name, max_draft=0)) as plain:
         expected = many(plain, 2, 100, 20)
-    for drafter in ("plain-eagle", "plain-eagle", draft):
-        with opened(config(folder, "plain", drafter, **fields)) as engine:
+    for start, drafter in enumerate((draft, draft, draft if last == "same" else "")):
+        finds_it = start > 0 and bool(drafter or not is_kept_with_it)
+        with opened(config(folder, name, drafter, **fields)) as engine:
+            engine._scheduler.tiering._is_worth = lambda _: True  # type: ignore[method-assign]
+            if finds_it:
+                wait_until(lambda engine=engine: engine.stats().tiers.ram_blocks >= 8)
             assert many(engine, 2, 100, 20) == expected
+            stats = engine.stats()
+            assert (stats.drafted_model_tokens > 0) == bool(drafter)
+            assert stats.tiers.restored_tokens == (198 if finds_it else 0)
             engine._transfers.close()
+    is_another = last == "none" and is_kept_with_it
+    assert len(list((tmp_path / "kv" / "kv").glob("*/"))) == (2 if is_another else 1)
 
 
-def test_adapters_change_what_it_reads_and_no_answer(folder: Path, tmp_path: Path) -> None:
-    lora = [str(write_adapter(tmp_path / "adapter.gguf", random_pairs(folder / "plain.gguf", 1)))]
+@pytest.mark.parametrize(
+    ("name", "draft", "architecture"),
+    [
+        ("plain", "plain-eagle", "llama"),
+        ("predictable", "right", "glm4moe"),
+        ("predictable-gemma", "right-assistant", "gemma4"),
+    ],
+)
+def test_adapters_change_what_it_reads_and_no_answer(
+    folder: Path, tmp_path: Path, name: str, draft: str, architecture: str
+) -> None:
+    pairs = random_pairs(folder / f"{name}.gguf", 1)
+    lora = [str(write_adapter(tmp_path / "adapter.gguf", pairs, architecture=architecture))]
     with (
-        opened(config(folder, "plain", "plain-eagle", lora=lora)) as drafting,
-        opened(config(folder, "plain", max_draft=0, lora=lora)) as plain,
-        opened(config(folder, "plain", max_draft=0)) as without,
+        opened(config(folder, name, draft, lora=lora)) as drafting,
+        opened(config(folder, name, max_draft=0, lora=lora)) as plain,
+        opened(config(folder, name, max_draft=0)) as without,
     ):
-        expected = answers(plain)
-        assert answers(drafting) == expected
-        assert drafting.stats().drafted_model_tokens > 10
-        assert answers(without) != expected
+        expected = in_company(plain)
+        assert in_company(drafting) == expected
+        assert in_company(drafting) == expected, "from the prefix cache"
+        stats = drafting.stats()
+        assert stats.drafted_model_tokens > 5
+        assert stats.cached_tokens > 0
+        bare = many(without, 4)
+        assert [expected[key] == bare[key] for key in bare] == [False, True, False, True]
 
 
 def test_without_drafts_it_is_not_loaded(folder: Path) -> None:

@@ -47,6 +47,8 @@ def test_the_table_holds_together() -> None:
         ("qwen3:latest", "hf:Qwen/Qwen3-8B-GGUF:Q4_K_M"),
         ("llama3.2:3b-q8_0", "hf:bartowski/Llama-3.2-3B-Instruct-GGUF:Q8_0"),
         ("gpt-oss:20b", "hf:ggml-org/gpt-oss-20b-GGUF:mxfp4"),
+        ("gemma3n", "hf:unsloth/gemma-3n-E4B-it-GGUF:Q4_K_M"),
+        ("gemma3n:e2b", "hf:unsloth/gemma-3n-E2B-it-GGUF:Q4_K_M"),
     ],
 )
 def test_a_name_means_a_file_of_a_repository(name: str, source: str) -> None:

@@ -151,6 +151,7 @@ def build(tiny: Tiny) -> Built:
         "head": embedding if t.is_tied else b.matrix("head", t.vocab_size, t.hidden_size),
         "output_norm": norm(b, "output_norm", True, t.hidden_size),
         "input_scale": 1.0,
+        "input_limit": 0.0,
         "deep_layers": 0,
         "ropes": [{"pairs": t.pairs, "dim": t.rope_dim, "table": rope_table(t), "axes": []}],
         "layers": layers,
@@ -200,6 +201,7 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         "streams": None,
         "gate_cut": float("-inf"),
         "output_scale": 1.0,
+        "output_norm": -1,
         "norms_values": False,
         "kv_layer": i,
         "lent_layer": -1,
@@ -218,6 +220,8 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         "xielu": _XIELU,
         "rope": 0,
         "window": t.windows[i % len(t.windows)],
+        "is_chunked": False,
+        "scales_queries": True,
         **(streams.of_layer(b, i) if t.has_streams else {}),
     }
 
@@ -232,7 +236,7 @@ def _experts(b: Builder, i: int) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "count": count, "used": t.used_experts, "size": t.expert_size, "num_groups": 4, "used_groups": 2,
-        "routing": t.routing, "is_normalised": True, "scale": 1.5,
+        "routing": t.routing, "is_normalised": True, "scale": 1.5, "weighs_input": False, "is_ahead": False,
         "selection_bias": b.vector(f"{i}.selection_bias", count),
         **dict.fromkeys(("router_norm", "norm", "block_norm", "post_norm", "output_scales"), -1),
         **{name: b.matrix(f"{i}.experts.{name}", *shape) for name, shape in shapes.items()},

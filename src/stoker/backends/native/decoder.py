@@ -43,6 +43,7 @@ def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str,
         "attention_softcap": spec.attention_softcap,
         "embedding_scale": spec.embedding_scale,
         "input_scale": spec.input_scale,
+        "input_limit": spec.input_limit,
         "deep_layers": spec.deep_layers,
         "logit_softcap": spec.logit_softcap,
         "embedding": _end(layout, spec, "embedding"),
@@ -111,9 +112,11 @@ def _layer(layout: Layout, layer: Layer, index: int) -> dict[str, object]:
         "xielu": (0.0,) * _XIELU_NUMBERS if layer.xielu is None else astuple(layer.xielu),
         "experts": None if layer.experts is None else _experts(layout, layer.experts),
         **{name: _matrix(layout, getattr(layer, name)) for name in linears},
-        **{name: _norm(layout, getattr(layer, name)) for name in (*norms, "post_feed_forward_norm")},
+        **{name: _norm(layout, getattr(layer, name)) for name in (*norms, "post_feed_forward_norm", "output_norm")},
         "rope": layer.rope,
         "window": layer.window or 0,
+        "is_chunked": layer.is_chunked,
+        "scales_queries": layer.scales_queries,
     }
 
 
@@ -156,7 +159,7 @@ def _recurrence(layout: Layout, recurrence: Recurrence) -> dict[str, object]:
 
 def _experts(layout: Layout, experts: Experts) -> dict[str, object]:
     linears = ("router", "gate", "up", "down", "shared_gate")
-    plain = ("count", "used", "size", "num_groups", "used_groups", "is_normalised", "scale")
+    plain = ("count", "used", "size", "num_groups", "used_groups", "is_normalised", "scale", "weighs_input", "is_ahead")
     norms = ("selection_bias", "router_norm", "norm", "block_norm", "post_norm", "output_scales")
     return {
         **{name: getattr(experts, name) for name in plain},

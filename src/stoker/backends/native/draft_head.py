@@ -108,7 +108,8 @@ class DraftHead:
 
     def wanted_states(self, chunks: Sequence[Chunk], num_entries: int) -> HeadInput:
         """Where the model is to write what the head reads when it computes these; nothing: they are a gap."""
-        if self._rest.sees(num_entries):
+        decodes = [len(chunk.entries) for chunk in chunks if len(chunk.entries) <= _MOST]
+        if self._rest.sees(num_entries - sum(decodes), sum(decodes), len(decodes)):
             given = self._given[:num_entries]
             return HeadInput(extracted=given) if self._is_fused else HeadInput(hidden=given)
         for chunk in chunks:
@@ -169,7 +170,7 @@ class DraftHead:
         Returns:
             As many for each, or none where no page is free, and where there is a gap.
         """
-        self._rest.note_draft()
+        self._rest.note_drafts(len(wanted))
         slots = [slot for slot, _, count in wanted if self.can_draft(slot) and self._prepare(slot, count)]
         drafts: dict[int, list[Entry]] = {slot: [] for slot, _, _ in wanted}
         most = {slot: count for slot, _, count in wanted if slot in slots}

@@ -17,14 +17,17 @@ class HeadRest:
     awake      patience - 1 for each entry that is seen, + _WORTH for each draft, at most _PATIENCE; below 0 it rests
     resting    until _REST entries have passed
     ```
+
+    An entry of one of n decodes in a step counts as n entries: drafts pay for few sequences at a time.
     """
 
     def __init__(self) -> None:
         self._patience = _PATIENCE
         self._left = 0
 
-    def sees(self, num_entries: int) -> bool:
-        """Whether the head sees the next entries, of which there are so many."""
+    def sees(self, num_prompt: int, num_decode: int, num_decodes: int) -> bool:
+        """Whether the head sees a step: entries of prompts, those of all decodes, and how many decodes there are."""
+        num_entries = num_prompt + num_decode * num_decodes
         if self._left > 0:
             self._left -= num_entries
             return False
@@ -34,6 +37,6 @@ class HeadRest:
         self._patience, self._left = _PATIENCE, _REST - num_entries
         return False
 
-    def note_draft(self) -> None:
-        """The head was asked for a draft."""
-        self._patience = min(_PATIENCE, self._patience + _WORTH)
+    def note_drafts(self, count: int) -> None:
+        """The head was asked for drafts, for so many sequences."""
+        self._patience = min(_PATIENCE, self._patience + _WORTH * count)

@@ -317,6 +317,10 @@ class Hyperparameters:
         """The vector `<stem>.weight`, of the hidden size unless told otherwise."""
         return Norm(weight=f"{stem}.weight", size=size or self.hidden_size, scale=scale)
 
+    def plain_norm(self, size: int | None = None) -> Norm:
+        """A norm without weights, of the hidden size unless told otherwise."""
+        return Norm(weight=None, size=size or self.hidden_size)
+
     def biased_norm(self, stem: str) -> Norm:
         """The vectors `<stem>.weight` and `<stem>.bias`, of the hidden size."""
         return Norm(weight=f"{stem}.weight", size=self.hidden_size, bias=f"{stem}.bias")

@@ -30,6 +30,8 @@ class Activation(Enum):
     """GELU by the error function, without `up`."""
     GELU_TANH_ALONE = "gelu_tanh_alone"
     """GELU by the tanh formula, without `up`."""
+    RELU = "relu"
+    """`max(gate, 0)`."""
     XIELU = "xielu"
     """See `Xielu`; there is no `up`."""
 
@@ -43,6 +45,8 @@ class Routing(Enum):
     """Of each; then the best are chosen."""
     SOFTMAX_OF_CHOSEN = "softmax_of_chosen"
     """The best are chosen as they are; then softmax over these."""
+    SIGMOID_OF_CHOSEN = "sigmoid_of_chosen"
+    """The best are chosen as they are; then of each of these."""
 
 
 class NormKind(Enum):

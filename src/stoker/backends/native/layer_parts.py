@@ -28,10 +28,20 @@ class Linear:
     """The rows are so many behind one another, then `gap` are left out, and so on; 0 = none is left out."""
     gap: int = 0
     """0 = as many as `run`."""
+    turned_columns: int = 0
+    """Not 0: of each run of rows in the file, which have this many columns, it is the transpose, as floats."""
+
+    @property
+    def columns_in_file(self) -> int:
+        return self.turned_columns or self.num_columns
+
+    @property
+    def num_rows_in_file(self) -> int:
+        return self.num_rows * self.num_columns // self.columns_in_file
 
     def rows_in_file(self) -> NDArray[np.int64]:
-        """Which rows of the tensor these are, `(num_rows,)`."""
-        rows = np.arange(self.num_rows)
+        """Which rows of the tensor these are, `(num_rows_in_file,)`."""
+        rows = np.arange(self.num_rows_in_file)
         return self.first_row + rows + (rows // self.run * (self.gap or self.run) if self.run else 0)
 
 
@@ -39,7 +49,8 @@ class Linear:
 class Norm:
     """The weights of a norm (see `NormKind`), times `scale`."""
 
-    weight: str
+    weight: str | None
+    """None = all are 1, and no tensor of the file has them."""
     size: int
     scale: float = 1.0
     """Packed into the weights. Before the head it scales the logits."""
@@ -78,6 +89,10 @@ class Experts:
     """Weights of a row are divided by their sum."""
     scale: float = 1.0
     """Weights are multiplied with it."""
+    weighs_input: bool = False
+    """The input of an expert is multiplied by its weight, not what it gives."""
+    is_ahead: bool = False
+    """The router sees x as it is before attention, without a norm; then `norm` is there, and `router_norm` is not."""
     selection_bias: Norm | None = None
     num_groups: int = 1
     used_groups: int = 1

@@ -19,6 +19,8 @@ from stoker.backends.native.spec import DecoderSpec
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 
 ALIGNMENT = 64
+F32, F16 = 0, 1
+"""GGML's numbers."""
 _VECTOR_GRANULE = 16
 """Vectors are filled up with zeros to a multiple of this many floats."""
 _NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64"})
@@ -85,7 +87,7 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts, lender: Layout | None = No
     place = _Place()
     num_rows = Counter[str]()
     for linear in spec.linears:
-        num_rows[linear.weight] += linear.num_rows
+        num_rows[linear.weight] += linear.num_rows_in_file
     matrices = {linear: place.matrix(linear, _check_linear(parts, linear, num_rows)) for linear in spec.linears}
     norms: dict[Norm, PlacedVector] = {}
     for norm in spec.norms:
@@ -100,6 +102,13 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts, lender: Layout | None = No
     return Layout(matrices, norms, biases, place.end, lent)
 
 
+def _packed_type(linear: Linear, entry: TensorEntry) -> int:
+    """Transposes are packed as floats: blocks of a row would lie across many rows."""
+    if not linear.turned_columns:
+        return entry.type.number
+    return F32 if entry.type.name in ("F32", "BF16") else F16
+
+
 class _Place:
     """The next free byte."""
 
@@ -107,7 +116,7 @@ class _Place:
         self.end = 0
 
     def matrix(self, linear: Linear, entry: TensorEntry) -> PlacedMatrix:
-        kind = entry.type.number
+        kind = _packed_type(linear, entry)
         num_bytes = _native.packed_bytes(kind, linear.num_rows, linear.num_columns)
         return PlacedMatrix(kind, linear.num_rows, linear.num_columns, self._take(num_bytes), num_bytes)
 
@@ -149,17 +158,17 @@ def _changes_nothing(parts: ModelParts, name: str) -> bool:
 def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> TensorEntry:
     """All rows of a tensor belong to some matrix, or something in it would be lost."""
     rows, stacked = num_rows[linear.weight] // linear.num_stacked, linear.num_stacked
-    entry = _tensor(parts, linear.weight, (linear.num_columns, rows, stacked))
+    entry = _tensor(parts, linear.weight, (linear.columns_in_file, rows, stacked))
     if entry.type.name in _NO_WEIGHTS:
         path = parts.first.path
         raise ModelFileInvalid(
             f"{path} cannot be used: `{linear.weight}` is of type {entry.type.name}, as no weights are", path=str(path)
         )
-    if not _native.can_pack(entry.type.number, linear.num_columns):
+    if not _native.can_pack(entry.type.number, linear.columns_in_file):
         path = parts.first.path
         raise ModelUnsupported(
             f"the native executor cannot run {path}: it has no kernels for `{linear.weight}`, of type "
-            f"{entry.type.name} with rows of {linear.num_columns}",
+            f"{entry.type.name} with rows of {linear.columns_in_file}",
             path=str(path),
         )
     if linear.bias:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryScales:
-    """Queries grow with the logarithm of their position: `1 + slope * ln(1 + floor(position / period))`."""
+    """Queries grow with the logarithm of their position: `1 + slope * ln(1 + floor((position + offset) / period))`."""
 
     slope: float
     period: int
+    offset: int = 0
 
     def table(self, num_positions: int) -> NDArray[np.float32]:
         """Of the positions 0 …"""
-        steps = np.arange(num_positions) // self.period
+        steps = (np.arange(num_positions) + self.offset) // self.period
         return (1 + self.slope * np.log1p(steps)).astype(np.float32)

@@ -105,6 +105,8 @@ class Layer:
     """Of each layer of a decoder with `Streams`."""
     output_scale: float = 1.0
     """By which x is multiplied behind the layer."""
+    output_norm: Norm | None = None
+    """What it makes of x behind the layer takes the place of x. Not of the last layer."""
     is_parallel: bool = False
     """In m, x is what it was before attention was added; there is no `post_attention_norm` then."""
     is_beside: bool = False
@@ -114,6 +116,10 @@ class Layer:
     window: int | None = None
     """A position sees itself and the `window - 1` before it; None = all before it. Where positions see ahead, it sees
     `window // 2` before it and as many behind it; None = all."""
+    is_chunked: bool = False
+    """The window does not slide: a position sees those before it as far as the last multiple of `window`."""
+    scales_queries: bool = True
+    """By `DecoderSpec.query_scales`, if there are any."""
 
     @property
     def feed_forward_size(self) -> int:
@@ -130,6 +136,7 @@ class Layer:
             self.kv_layer,
             self.latent,
             self.gate_cut,
+            self.output_norm,
         )
         return any(part is not None for part in parts) or self.norms_values or self.output_scale != 1
 
@@ -157,6 +164,7 @@ class Layer:
             self.post_attention_norm,
             self.feed_forward_norm,
             self.post_feed_forward_norm,
+            self.output_norm,
             None if self.injection is None else self.injection.norm,
         )
         more = () if self.recurrence is None else self.recurrence.norms
@@ -257,6 +265,8 @@ class DecoderSpec:
     """Scores become `softcap * tanh(score / softcap)`; 0 = off."""
     embedding: Linear
     embedding_scale: float = 1.0
+    input_limit: float = 0.0
+    """Queries, keys and values stay within plus and minus this before they are rotated; 0 = off."""
     input_scale: float = 1.0
     """By which rows that stand in place of embeddings, such as those of images, are multiplied."""
     deep_layers: int = 0

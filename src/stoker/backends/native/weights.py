@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -21,8 +21,8 @@ from stoker import _native
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelFile, ModelParts
 from stoker.backends.native.huge_pages import lies_in_small_pages, prefer_huge_pages
-from stoker.backends.native.layer_parts import Linear
-from stoker.backends.native.layout import Layout, PlacedMatrix, PlacedVector, plan_layout
+from stoker.backends.native.layer_parts import Linear, Norm
+from stoker.backends.native.layout import F32, Layout, PlacedMatrix, PlacedVector, plan_layout
 from stoker.backends.native.packed_file import DIRECTORY_BYTES, PackedStore, Sink, fingerprint
 from stoker.backends.native.packed_writing import Writing, copy_packed
 from stoker.backends.native.plain_rows import plain_rows
@@ -206,15 +206,18 @@ def _pack_all(parts: ModelParts, layout: Layout, sink: Sink, threads: int, progr
 
 def _pieces(parts: ModelParts, layout: Layout) -> Iterator[_Piece]:
     for linear, place in _placed_once(layout).items():
-        data = parts.tensor_data(linear.weight)
+        data, picked = parts.tensor_data(linear.weight), linear
         row_bytes = len(data) // prod(parts.tensors[linear.weight].shape[1:])
+        if linear.turned_columns:
+            data, row_bytes = _turned(parts, linear, place)
+            picked = replace(linear, first_row=0, run=0, turned_columns=0)
         tile_bytes = _native.packed_bytes(place.type, _TILE_ROWS, place.columns)
         step = _TILE_ROWS * max(1, _PIECE_BYTES // tile_bytes)
         for row in range(0, place.rows, step):
             rows = min(step, place.rows - row)
             yield _Piece(
                 type=place.type,
-                source=_rows_of(data, row_bytes, linear, row, rows),
+                source=_rows_of(data, row_bytes, picked, row, rows),
                 rows=rows,
                 columns=place.columns,
                 offset=place.offset + row // _TILE_ROWS * tile_bytes,
@@ -231,16 +234,30 @@ def _rows_of(data: memoryview, row_bytes: int, linear: Linear, row: int, count: 
     return data[start : start + count * row_bytes]
 
 
+def _turned(parts: ModelParts, linear: Linear, place: PlacedMatrix) -> tuple[memoryview, int]:
+    """The transposes of the runs of rows, and the bytes of a row of theirs."""
+    rows = plain_rows(parts.tensors[linear.weight], parts.tensor_data(linear.weight))[linear.rows_in_file()]
+    turned = rows.reshape(-1, linear.num_columns, linear.turned_columns).transpose(0, 2, 1)
+    values = np.ascontiguousarray(turned, dtype=np.float32 if place.type == F32 else np.float16)
+    return memoryview(values.tobytes()), values.itemsize * linear.num_columns
+
+
 def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
     """A tied head lies where the embedding does."""
     by_offset = {place.offset: (linear, place) for linear, place in layout.matrices.items()}
     return dict(by_offset.values())
 
 
+def _norm_weights(parts: ModelParts, norm: Norm) -> NDArray[np.float32]:
+    if norm.weight is None:
+        return np.ones(norm.size, dtype=np.float32)
+    rows = plain_rows(parts.tensors[norm.weight], parts.tensor_data(norm.weight))
+    return rows.reshape(-1).astype(np.float32)
+
+
 def _vectors(parts: ModelParts, layout: Layout) -> Iterator[tuple[NDArray[np.float32], PlacedVector]]:
     for norm, place in layout.norms.items():
-        rows = plain_rows(parts.tensors[norm.weight], parts.tensor_data(norm.weight))
-        values = rows.reshape(-1).astype(np.float32) * np.float32(norm.scale)
+        values = _norm_weights(parts, norm) * np.float32(norm.scale)
         if norm.bias is not None:
             values = np.concatenate([values, parts.floats(norm.bias)])
         yield values.reshape(-1, norm.taps).T if norm.taps else values, place

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log
-from typing import Any
 
 from stoker.backends.native.architectures.common import check_betas, decoder, layers, rope
 from stoker.backends.native.architectures.draft_head import with_draft_head
 from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
+from stoker.backends.native.architectures.latent import Sizes, latent_attention
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs, Routing
-from stoker.backends.native.layer_parts import Latent, Linear
 from stoker.backends.native.rope import RopeScaling
 from stoker.backends.native.spec import DecoderSpec, Layer
 
@@ -22,36 +21,24 @@ _LAYERS_OF_FLASH, _VOCAB_OF_FLASH = (47, 48), 154880
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Old files, whose keys and values are not prepared for a latent vector, are refused."""
+    """See `describe_decoder`."""
     if model.optional_number("attention.temperature_scale") is not None:
         model.refuse("its queries grow with their position")
     scaling = _scaling(model)
-    _, _, rotated = _sizes(model)
+    sizes = _sizes(model)
     spec = decoder(
         model,
-        attention_scale=_scale(model, model.rope_scaling()),
-        ropes=(rope(model, RopePairs.ADJACENT, dim=rotated, scaling=scaling),),
+        attention_scale=_scale(model, model.rope_scaling(), sizes),
+        ropes=(rope(model, RopePairs.ADJACENT, dim=sizes.rotated, scaling=scaling),),
         layers=layers(model, _layer),
     )
     return with_draft_head(model, spec, _layer)
 
 
-def _sizes(model: Hyperparameters) -> tuple[int, int, int]:
-    """Of the latent vector, and of a head's query: what is not rotated, and what is.
-
-    Raises:
-        ModelUnsupported: the file is an old one, or sizes are none that kernels can.
-        ModelFileInvalid: sizes contradict one another.
-    """
-    size, query = model.integer("attention.kv_lora_rank"), model.integer("attention.key_length_mla", 0, low=0)
-    rotated = model.integer("rope.dimension_count")
-    if not query:
-        model.refuse("its keys and values are not prepared for a latent vector, as in files before April 2025")
-    if model.head_size != size + rotated or query <= rotated or model.heads[0].num_kv != 1:
-        model.fail(f"a key of {model.head_size} elements cannot be {size} latent ones and {rotated} that are rotated")
-    if size % 32 or rotated % 16 or (query - rotated) % 32:
-        model.refuse(f"latent vectors of {size} with heads of {query - rotated} and {rotated} elements")
-    return size, query - rotated, rotated
+def _sizes(model: Hyperparameters) -> Sizes:
+    """Files before April 2025 are not prepared for a latent vector, and have other heads."""
+    is_prepared = model.integer("attention.key_length_mla", 0, low=0) > 0
+    return Sizes.of_prepared(model) if is_prepared else Sizes.of_plain_heads(model)
 
 
 def _scaling(model: Hyperparameters) -> RopeScaling:
@@ -65,8 +52,8 @@ def _scaling(model: Hyperparameters) -> RopeScaling:
     return replace(scaling, attention_factor=scaling.attention_factor / (1 + 0.1 * log(scaling.factor)))
 
 
-def _scale(model: Hyperparameters, scaling: RopeScaling) -> float:
-    usual = model.integer("attention.key_length_mla", 0, low=0) ** -0.5
+def _scale(model: Hyperparameters, scaling: RopeScaling, sizes: Sizes) -> float:
+    usual = (sizes.plain + sizes.rotated) ** -0.5
     if not scaling.is_yarn or scaling.factor <= 1:
         return usual
     magnitude = 1 + (_multiplier(model) or 0.1) * log(scaling.factor)
@@ -84,41 +71,5 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
         index,
         shared_size=size_of_shared(model),
         routing=chosen_as_said(model, index, Routing.SIGMOID if is_flash else Routing.SOFTMAX),
-        **_attention(model, index),
+        **latent_attention(model, index, _sizes(model)),
     )
-
-
-def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """By the names of `Layer`."""
-    block, hidden, num = f"blk.{index}", model.hidden_size, model.heads[index].num
-    size, plain, rotated = _sizes(model)
-    value, rank = model.integer("attention.value_length_mla"), model.integer("attention.q_lora_rank", 0, low=0)
-    if value % 16 or num * value % 32 or rank % 32:
-        model.refuse(f"{num} heads that give {value} elements, of queries of {rank} numbers")
-    all_queries = num * (plain + rotated)
-    query, narrow = model.linear(f"{block}.attn_q", all_queries, hidden), None
-    if rank:
-        query = model.linear(f"{block}.attn_q_a", rank, hidden)
-        narrow = model.linear(f"{block}.attn_q_b", all_queries, rank)
-    latent = Latent(
-        size=size,
-        plain=plain,
-        rotated=rotated,
-        value=value,
-        narrow=narrow,
-        wide=_of_heads(model, f"{block}.attn_k_b", num, size, plain),
-        out=_of_heads(model, f"{block}.attn_v_b", num, value, size),
-        query_norm=model.norm(f"{block}.attn_q_a_norm", rank) if rank else None,
-        norm=model.norm(f"{block}.attn_kv_a_norm", size),
-    )
-    return {
-        "latent": latent,
-        "query": query,
-        "key": model.linear(f"{block}.attn_kv_a_mqa", size + rotated, hidden),
-        "value": None,
-        "output": model.linear(f"{block}.attn_output", hidden, num * value),
-    }
-
-
-def _of_heads(model: Hyperparameters, stem: str, num: int, rows: int, columns: int) -> Linear:
-    return replace(model.linear(stem, num * rows, columns), num_stacked=num)

@@ -13,13 +13,12 @@ _NAMES: Mapping[str, str] = {
     "drafts for another model: `--draft-model` of that one takes it": "eagle3 gemma4-assistant",
     "drafts for another model, whose states it reads": "dflash",
     "larger than the memory of most machines without a GPU": (
-        "arctic dbrx deepseek32 deepseek4 glm-dsa glm5-next grok hy_v3 hy_v4 kimi-k3 llama4 mimo2 minimax-m3 mistral4 "
-        "step35"
+        "arctic dbrx deepseek32 deepseek4 glm-dsa glm5-next grok hy_v3 hy_v4 kimi-k3 mimo2 minimax-m3 mistral4 step35"
     ),
     "parts that no other architecture has": (
         "bitnet bloom chameleon codeshell cogvlm cohere2moe deci deepseek2-ocr dots3note graniteswitch "
-        "grovemoe hrm_text jais laguna maple minicpm3 mpt muse-glimmer nanbeige olmo openelm plamo "
-        "plamo3 plm refact smallthinker spark2_5 talkie"
+        "grovemoe hrm_text jais laguna maple minicpm3 mpt muse-glimmer openelm plamo "
+        "plamo3 refact spark2_5 talkie"
     ),
 }
 ELSEWHERE: Mapping[str, str] = {name: reason for reason, names in _NAMES.items() for name in names.split()}
