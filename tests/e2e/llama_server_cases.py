@@ -7,7 +7,7 @@ any weights will do: no check depends on what a model says.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ Check = Callable[[Any], bool]
 
 
 def is_served(reply: Any) -> bool:
-    return isinstance(reply, dict)
+    return isinstance(reply, dict | list)
 
 
 def message(reply: Any) -> Any:
@@ -83,7 +83,8 @@ class Case:
     """A request, and what its answer must have. Of a stream only its end is looked at."""
 
     name: str
-    body: Mapping[str, Any]
+    body: Any
+    """None = there is none, and the request is a GET."""
     check: Check = is_served
     path: str = CHAT
     is_stream: bool = False

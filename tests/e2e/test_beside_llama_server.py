@@ -2,7 +2,8 @@
 
     python -m tests.e2e.test_beside_llama_server MODEL.gguf /path/to/llama-server
 
-prints what both say to each of the cases.
+prints what both say to each of the cases, and which fields of llama-server's answers Stoker's have not. What is refused
+on purpose is in `llama_server_refusals`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,8 @@ import pytest
 
 from tests.e2e.conftest import serving
 from tests.e2e.llama_server_cases import CASES, Case
+from tests.e2e.llama_server_field_cases import FIELD_CASES
+from tests.e2e.llama_server_refusals import cause_of
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -31,12 +35,17 @@ TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
 WAIT_S = 300
 
 
-def problem(url: str, case: Case) -> str | None:
+def ask(url: str, case: Case) -> httpx.Response:
+    if case.body is None:
+        return httpx.get(url + case.path, trust_env=False, timeout=WAIT_S)
+    return httpx.post(url + case.path, json=case.body, trust_env=False, timeout=WAIT_S)
+
+
+def problem(reply: httpx.Response, case: Case) -> str | None:
     """What is wrong with the answer to a case; None = it is served."""
-    reply = httpx.post(url + case.path, json=dict(case.body), trust_env=False, timeout=WAIT_S)
     if reply.status_code != 200:
         return f"{reply.status_code} {reply.text[:200]}"
-    if case.is_stream:
+    if case.is_stream or not reply.headers["content-type"].startswith("application/json"):
         return reply.text[-200:] if '"error":{' in reply.text.replace(" ", "") else None
     try:
         return None if case.check(reply.json()) else reply.text[:200]
@@ -51,9 +60,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_case_that_llama_server_serves_is_served(url: str, case: Case) -> None:
-    assert problem(url, case) is None
+@pytest.mark.parametrize("case", [*CASES, *FIELD_CASES], ids=lambda case: case.name)
+def test_a_case_that_llama_server_serves_is_served_or_refused_with_a_cause(url: str, case: Case) -> None:
+    found = problem(ask(url, case), case)
+    assert found is None or cause_of(found)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +98,8 @@ def test_a_client_ends_the_reasoning_of_a_stream(tmp_path: Path) -> None:
 def llama_server(model: str, program: str, log: Path) -> Generator[str]:
     """A llama-server, ready to answer; it ends with the block."""
     port = free_port()
-    command = [program, "-m", model, "--host", "127.0.0.1", "--port", str(port), "-c", "8192", "-np", "2", "--jinja"]
+    command = [program, "-m", model, "--host", "127.0.0.1", "--port", str(port), "--jinja"]
+    command += ["-c", "8192", "-np", "2", "-t", "1", "--metrics", "--slots"]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--chat-template-file", str(TEMPLATE)], stdout=output, stderr=subprocess.STDOUT
@@ -112,12 +123,29 @@ def _is_healthy(url: str) -> bool:
         return False
 
 
+def as_json(reply: httpx.Response) -> Any:
+    return reply.json() if reply.headers["content-type"].startswith("application/json") else None
+
+
+def missing_names(theirs: Any, ours: Any, place: str = "") -> set[str]:
+    """The members of their answer that ours has not. Of lists the first items are compared."""
+    if isinstance(theirs, list) and isinstance(ours, list):
+        return missing_names(theirs[0], ours[0], f"{place}[]") if theirs and ours else set()
+    if not isinstance(theirs, dict) or not isinstance(ours, dict):
+        return set()
+    return {f"{place}.{name}" for name in theirs.keys() - ours.keys()}.union(
+        *(missing_names(theirs[name], ours[name], f"{place}.{name}") for name in theirs.keys() & ours.keys())
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("program")
+    parser.add_argument("names", nargs="*", help="beginnings of the names of cases; not given: all")
     args = parser.parse_args()
-    num_missing = 0
+    cases = [case for case in (*CASES, *FIELD_CASES) if case.name.startswith(tuple(args.names or [""]))]
+    num_missing, missing_fields = 0, Counter[tuple[str, str]]()
     with tempfile.TemporaryDirectory() as folder:
         options = ("--parallel", "2", "--chat-template-file", str(TEMPLATE))
         with (
@@ -125,11 +153,19 @@ def main() -> int:
             llama_server(args.model, args.program, Path(folder, "llama-server")) as theirs,
         ):
             print("| case | llama-server | Stoker |\n| --- | --- | --- |")
-            for case in CASES:
-                their_problem, our_problem = problem(theirs, case), problem(server.url, case)
-                num_missing += their_problem is None and our_problem is not None
-                print(f"| {case.name} | {their_problem or 'served'} | {our_problem or 'served'} |", flush=True)
-    print(f"{num_missing} cases that only llama-server serves")
+            for case in cases:
+                their_reply, our_reply = ask(theirs, case), ask(server.url, case)
+                their_problem, our_problem = problem(their_reply, case), problem(our_reply, case)
+                cause = cause_of(our_problem or "")
+                num_missing += their_problem is None and our_problem is not None and cause is None
+                ours = f"{our_problem} ({cause})" if our_problem and cause else our_problem or "served"
+                print(f"| {case.name} | {their_problem or 'served'} | {ours} |", flush=True)
+                if their_problem is our_problem is None and not case.is_stream:
+                    missing = missing_names(as_json(their_reply), as_json(our_reply))
+                    missing_fields.update((case.path, name) for name in missing)
+    for (path, name), count in sorted(missing_fields.items()):
+        print(f"{path}: {name} is not there ({count} x)")
+    print(f"{len(cases)} cases; {num_missing} that only llama-server serves, without a cause")
     return 1 if num_missing else 0
 
 

@@ -24,9 +24,9 @@ def response_grammar(raw: Mapping[str, Any], where: str = "response_format") -> 
     match raw.get("type"):
         case "text" | None:
             return None
-        case "json_object":
-            return schema_grammar(raw["schema"], f"{where}.schema") if raw.get("schema") else _any_object()
-        case "json_schema":
+        case "json_object" if not raw.get("schema"):
+            return _any_object()
+        case "json_object" | "json_schema":
             return _json_schema(raw, where)
         case kind:
             message = f"`{where}.type` must be text, json_object or json_schema, not {kind!r}"

@@ -109,6 +109,8 @@ class SamplingParams:
     """Token ids that end the answer, beside the model's own."""
     logprobs: int | None = None
     """Report the log-probability of each chosen token and of this many alternatives. 0 = chosen token only."""
+    post_sampling_probs: bool | None = None
+    """Report what tokens were drawn from, behind all stages of sampling, and not what the model gave."""
 
     def __post_init__(self) -> None:
         for name, checked in _CHECKED.items():
@@ -312,6 +314,7 @@ _CHECKED: dict[str, Checked] = {
     "stop": _text_or_texts,
     "stop_token_ids": _token_ids,
     "logprobs": _whole(0, 100),
+    "post_sampling_probs": _truth,
 }
 
 

@@ -47,6 +47,7 @@ class SamplingOptions(TypedDict, total=False):
     stop: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None
     logprobs: int | None
+    post_sampling_probs: bool | None
 
 
 ResponseFormat: TypeAlias = type | Mapping[str, Any]

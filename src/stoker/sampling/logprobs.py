@@ -1,10 +1,12 @@
-"""Log-probabilities as the model gave them: natural log-softmax of a raw row, before any transform."""
+"""Log-probabilities: as the model gave them, or those of the candidates that a token was drawn from."""
 
 from __future__ import annotations
 
-from math import inf, log
+from math import exp, inf, log
 
-from stoker.sampling.candidates import Row, largest_positions
+import numpy as np
+
+from stoker.sampling.candidates import Candidates, Row, largest_positions
 from stoker.sampling.exponential import exp_sum
 from stoker.sampling.row_kernels import RowKernels
 
@@ -13,6 +15,8 @@ def token_logprobs(
     row: Row, token_id: int, num_top: int, kernels: RowKernels | None = None
 ) -> tuple[float, tuple[tuple[int, float], ...]]:
     """The log-probability of `token_id`, and the `num_top` most likely tokens with theirs, most likely first.
+
+    Natural log-softmax of a raw row, before any transform.
 
     Args:
         row: raw logits; the largest is finite, none is NaN.
@@ -27,6 +31,23 @@ def token_logprobs(
         return float(row[token_id]) - peak - log_total
 
     return logprob(token_id), tuple((i, logprob(i)) for i in _largest(row, num_top, kernels) if row[i] > -inf)
+
+
+def drawn_logprobs(candidates: Candidates, token_id: int, num_top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """The same of what a token was drawn from, behind all stages.
+
+    Args:
+        candidates: `token_id` is one of them.
+        token_id: the chosen token.
+        num_top: 0 or more. Tokens of probability 0 are left out.
+    """
+    log_total = log(candidates.total_weight())
+    [chosen] = candidates.keep(np.flatnonzero(candidates.token_ids == token_id)).logits
+    top = candidates.largest(num_top) if num_top else candidates.keep(slice(0, 0))
+    pairs = zip(top.token_ids.tolist(), top.logits.tolist(), strict=True)
+    found = ((i, min(logit - candidates.peak - log_total, 0.0)) for i, logit in pairs)
+    logprob = min(float(chosen) - candidates.peak - log_total, 0.0)
+    return logprob, tuple((i, logprob) for i, logprob in found if exp(logprob) > 0)
 
 
 def _largest(row: Row, num_top: int, kernels: RowKernels | None) -> list[int]:

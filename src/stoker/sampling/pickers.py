@@ -20,6 +20,13 @@ class Picker(Protocol):
     def __call__(self, candidates: Candidates, draws: Draws) -> int: ...
 
 
+def drawn_from(pick: Picker, candidates: Candidates) -> Candidates:
+    """What the next pick leaves of its candidates."""
+    if pick is pick_largest:
+        return candidates.largest(1)
+    return pick.truncate(candidates) if isinstance(pick, Mirostat2) else candidates
+
+
 def pick_largest(candidates: Candidates, draws: Draws) -> int:
     """The largest logit; of equal ones the lowest id."""
     return int(candidates.token_ids[candidates.logits.argmax()])
@@ -60,13 +67,14 @@ class Mirostat2:
         return cls(params.mirostat_tau, params.mirostat_eta, mu=2 * params.mirostat_tau)
 
     def __call__(self, candidates: Candidates, draws: Draws) -> int:
-        kept = self._truncate(candidates)
+        kept = self.truncate(candidates)
         weights = kept.weights()
         position = _draw(weights, draws)
         surprise = -float(np.log2(weights[position] / weights.sum()))
         self.mu -= self.eta * (surprise - self.tau)
         return int(kept.token_ids[position])
 
-    def _truncate(self, candidates: Candidates) -> Candidates:
+    def truncate(self, candidates: Candidates) -> Candidates:
+        """The candidates that are not too surprising now."""
         within = candidates.within(self.mu * log(2) - log(candidates.total_weight()))
         return candidates.keep(within if within.size else np.array([candidates.logits.argmax()]))

@@ -23,11 +23,12 @@ from stoker.sampling.candidates import Candidates, Row, TokenIds
 from stoker.sampling.constraint import Constraint
 from stoker.sampling.draws import Draws
 from stoker.sampling.dry import Dry
+from stoker.sampling.edited_row import EditedRow
 from stoker.sampling.edits import Edit, LogitBias, MinTokens, Vocabulary, as_token_ids
 from stoker.sampling.infill import Infill
-from stoker.sampling.logprobs import token_logprobs
+from stoker.sampling.logprobs import drawn_logprobs, token_logprobs
 from stoker.sampling.penalties import Penalties
-from stoker.sampling.pickers import Mirostat2, Picker, pick_largest, pick_randomly
+from stoker.sampling.pickers import Mirostat2, Picker, drawn_from, pick_largest, pick_randomly
 from stoker.sampling.row_kernels import CompiledRow, RowKernels, compile_chain, compile_row
 from stoker.sampling.transforms import XTC, MinP, Temperature, TopK, TopNSigma, TopP, Transform, TypicalP
 
@@ -47,8 +48,9 @@ class Choice(NamedTuple):
 
     Attributes:
         token_id: `None` if nothing can be chosen: the row holds NaN or +inf, or every token in it is impossible.
-        logprob: natural log-softmax of the raw row at `token_id`, only if the params ask for it.
-        top: the most likely tokens of the raw row with their log-probabilities, as many as the params ask for.
+        logprob: natural log-softmax of the raw row at `token_id`, only if the params ask for it; or of what the token
+            was drawn from.
+        top: the most likely tokens there with their log-probabilities, as many as the params ask for.
     """
 
     token_id: int | None
@@ -70,6 +72,8 @@ class RowState:
         compiled: all the rest, for compiled code; None = numpy does it.
         constraint: what the tokens must follow.
         is_edited: logits are changed before the choice, by numpy or by compiled code.
+        reports_drawn: log-probabilities are those of what a token was drawn from.
+        drawn: the last token, with what it was drawn from, where that is reported; None = there was only one.
         is_whole: compiled code does all of it, and nothing more is wanted of the row.
     """
 
@@ -82,6 +86,8 @@ class RowState:
     compiled: CompiledRow | None = None
     constraint: Constraint | None = None
     is_edited: bool = False
+    reports_drawn: bool = False
+    drawn: Choice | None = None
     is_whole: bool = field(init=False)
     completes_at: int | None = field(default=None, init=False)
     """Tokens after which the constraint allows nothing more; None = not yet known."""
@@ -115,38 +121,6 @@ class RowState:
             self.constraint.push(token_id)
             if self.completes_at is None and self.constraint.is_complete:
                 self.completes_at = self._num_pushed
-
-
-class _EditedRow:
-    """The few logits of a row that its edits change, changed in their place: a copy of a wide row costs more than that.
-
-    A row that holds NaN or +inf there stays as it is: an edit could hide it.
-    """
-
-    def __init__(
-        self, row: Row, edits: Sequence[Edit], maxima: NDArray[np.float32] | None, kernels: RowKernels
-    ) -> None:
-        self._row = row
-        self._maxima = maxima
-        self._kernels = kernels
-        self._token_ids = edits[0].token_ids if len(edits) == 1 else np.concatenate([edit.token_ids for edit in edits])
-        self._before = row[self._token_ids]
-        self._edits = edits
-
-    def apply(self) -> None:
-        if self._before.max() < inf:
-            with np.errstate(over="ignore"):
-                for edit in self._edits:
-                    edit.apply(self._row)
-            self._renew_maxima()
-
-    def undo(self) -> None:
-        self._row[self._token_ids] = self._before
-        self._renew_maxima()
-
-    def _renew_maxima(self) -> None:
-        if self._maxima is not None:
-            self._kernels.renew(self._row, self._maxima, self._token_ids)
 
 
 class Sampler:
@@ -198,7 +172,9 @@ class Sampler:
         is_edited = bool(edits)
         transforms, pick = _compile_chain(params, self._vocabulary)
         allowed = self._allowed(params, edits)
-        chain = None if allowed is not None else compile_chain(params, transforms, pick, self._vocabulary.size)
+        reports_drawn = bool(params.post_sampling_probs) and params.logprobs is not None
+        is_known = allowed is None and not reports_drawn
+        chain = compile_chain(params, transforms, pick, self._vocabulary.size) if is_known else None
         compiled: CompiledRow | None = None
         if chain is not None and self._kernels is not None:
             compiled, edits = compile_row(self._kernels, chain, edits, self._vocabulary.size, prompt, seed)
@@ -212,6 +188,7 @@ class Sampler:
             compiled=compiled,
             constraint=constraint,
             is_edited=is_edited,
+            reports_drawn=reports_drawn,
         )
 
     def sample(
@@ -264,7 +241,7 @@ class Sampler:
         if len(whole) == len(rows):
             return [Choice(i) if i >= 0 else _NOTHING for i in kernels.choose(logits, whole, maxima)]
         edited = [
-            _EditedRow(logits[i], edits, None if maxima is None else maxima[i], kernels)
+            EditedRow(logits[i], edits, None if maxima is None else maxima[i], kernels)
             for i, state in enumerate(rows)
             if state.edits and (edits := state.edits_before)
         ]
@@ -350,6 +327,9 @@ class Sampler:
         state.push(token_id)
         if state.num_logprobs is None:
             return Choice(token_id)
+        if state.reports_drawn:
+            drawn, state.drawn = state.drawn, None
+            return drawn or Choice(token_id, 0.0, ((token_id, 0.0),) if state.num_logprobs else ())
         return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs, self._kernels))
 
     def _pick_constrained(self, row: Row, edits: Sequence[Edit], state: RowState, constraint: Constraint) -> int | None:
@@ -415,7 +395,14 @@ class Sampler:
         draws = Draws(state.seed, state.num_completion)
         for transform in state.transforms:
             candidates = transform(candidates, draws)
-        return state.pick(candidates, draws)
+        return self._draw(candidates, draws, state) if state.reports_drawn else state.pick(candidates, draws)
+
+    def _draw(self, candidates: Candidates, draws: Draws, state: RowState) -> int:
+        """Picks, and notes from what."""
+        left = drawn_from(state.pick, candidates)
+        token_id = state.pick(candidates, draws)
+        state.drawn = Choice(token_id, *drawn_logprobs(left, token_id, state.num_logprobs or 0))
+        return token_id
 
     def _allowed(self, params: SamplingParams, edits: tuple[Edit, ...]) -> TokenIds | None:
         allowed = params.allowed_token_ids

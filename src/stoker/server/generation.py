@@ -117,7 +117,9 @@ class GenerationRequest:
         params = self.sampling
         seed = None if params.seed is None else (params.seed + choice) % 2**64
         needs_logprobs = self.num_computed > self.n and params.logprobs is None
-        return replace(params, seed=seed, logprobs=0 if needs_logprobs else params.logprobs)
+        if needs_logprobs:
+            return replace(params, seed=seed, logprobs=0, post_sampling_probs=None)
+        return replace(params, seed=seed)
 
 
 class Generation:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.errors import InvalidInput
@@ -228,6 +230,66 @@ def test_logprobs_are_of_the_raw_row_and_only_when_asked_for() -> None:
     assert with_logprobs.logprob == pytest.approx(-normalizer, abs=1e-12)
     assert with_logprobs.top == ((3, pytest.approx(2 - normalizer)), (4, pytest.approx(1 - normalizer)))
     assert (without.logprob, without.top) == (None, ())
+
+
+def drawn(row: NDArray[np.float32], **params: Any) -> Choice:
+    """What is chosen, with the 20 likeliest of those that it was drawn from."""
+    wanted = SamplingParams(logprobs=20, post_sampling_probs=True, seed=3, **params)
+    return make_sampler().sample(row[None], [open_row(wanted)])[0]
+
+
+def test_what_a_token_was_drawn_from_is_reported_behind_all_stages() -> None:
+    row = row_of({3: 2, 4: 1, 5: 0.5, 6: -3})
+    choice = drawn(row, top_k=3, temperature=2.0, top_p=1.0, logit_bias={5: 1.0})
+    weights = {3: np.exp(1.0), 5: np.exp(0.75), 4: np.exp(0.5)}
+    expected = {token_id: np.log(weight / sum(weights.values())) for token_id, weight in weights.items()}
+    assert dict(choice.top) == pytest.approx(expected)
+    assert [token_id for token_id, _ in choice.top] == [3, 5, 4]
+    assert choice.token_id is not None
+    assert choice.logprob == pytest.approx(expected[choice.token_id])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0},
+        {"temperature": 0, "logit_bias": {7: 9.0}},
+        {"top_k": 1},
+        {"allowed_token_ids": [4]},
+        {"temperature": 1e-8},
+    ],
+)
+def test_a_token_without_a_rival_was_drawn_from_itself(params: dict[str, Any]) -> None:
+    choice = drawn(row_of({3: 2, 4: 1}), **params)
+    assert choice.token_id is not None
+    assert (choice.logprob, choice.top) == (0.0, ((choice.token_id, 0.0),))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0},
+        {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "logit_bias": {3: 2.0}},
+        {"mirostat": 2},
+        {"temperature": 1.3, "min_p": 0.01},
+        {"repetition_penalty": 1.2, "dry_multiplier": 1.0},
+    ],
+)
+def test_a_report_of_what_was_drawn_from_changes_no_choice(params: dict[str, Any]) -> None:
+    logits = np.random.default_rng(5).standard_normal((12, VOCAB)).astype(np.float32)
+    for_all = make_sampler()
+
+    def answer(**more: Any) -> list[Choice]:
+        complete = SamplingParams(**params, **more).filled_from(BUILT_IN)
+        state = for_all.open(complete, (5,), 11)
+        return [for_all.sample(row[None].copy(), [state])[0] for row in logits]
+
+    reported = answer(logprobs=VOCAB, post_sampling_probs=True)
+    assert [choice.token_id for choice in reported] == [choice.token_id for choice in answer()]
+    for choice in reported:
+        assert sum(np.exp(logprob) for _, logprob in choice.top) == pytest.approx(1)
+        assert (choice.token_id, choice.logprob) in choice.top
 
 
 def test_logprobs_zero_reports_the_chosen_token_only() -> None:

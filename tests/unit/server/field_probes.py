@@ -140,6 +140,7 @@ CONSTRAINED_PROBES: dict[str, Probe] = {
 STREAMED_PROBES: dict[str, Probe] = {
     "timings_per_token": Probe(True, lambda x: "timings" in events(x.response)[0], beside={"stream": True}),
     "return_progress": Probe(True, submitted("reports_progress", True), beside={"stream": True}),
+    "post_sampling_probs": Probe(True, sampled("post_sampling_probs", True)),
 }
 TRACED_PROBES: dict[str, Probe] = {
     "stoker": Probe({"trace": True}, submitted("traces", True), beside={"stream": True}),

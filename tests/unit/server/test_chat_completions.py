@@ -240,3 +240,11 @@ def test_reply_is_json_in_utf8():
     response = chat(FakeRuntime(lambda submit: ["é"]))
     assert response.headers["content-type"] == "application/json"
     assert msgspec.json.decode(response.content)["choices"][0]["message"]["content"] == "é"
+
+
+def test_probabilities_of_what_a_token_was_drawn_from_have_llama_servers_names_too():
+    step = {"text": "é", "logprobs": [position("é", 0.0, logprob("é", 0.0, 9))], "finish_reason": "length"}
+    runtime = FakeRuntime(lambda submit: [step])
+    reply = chat(runtime, logprobs=True, top_logprobs=1, post_sampling_probs=True).json()
+    top = {"token": "é", "logprob": 0.0, "bytes": [0xC3, 0xA9], "prob": 1.0}
+    assert reply["choices"][0]["logprobs"]["content"] == [{**top, "top_logprobs": [top], "top_probs": [top]}]

@@ -39,7 +39,20 @@ def test_base64_is_the_same_numbers():
 
 @pytest.mark.parametrize(
     ("given", "inputs"),
-    [("ab", ["ab"]), (["ab"], ["ab"]), ([5, 6], [[5, 6]]), ([[5], [6, 7]], [[5], [6, 7]]), (["a", [5]], ["a", [5]])],
+    [
+        ("ab", ["ab"]),
+        (["ab"], ["ab"]),
+        ([5, 6], [[5, 6]]),
+        ([[5], [6, 7]], [[5], [6, 7]]),
+        (["a", [5]], ["a", [5]]),
+        ({"prompt_string": "ab"}, ["ab"]),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, ["ab"]),
+        (["a", {"prompt_string": "b"}], ["a", "b"]),
+        ([5, "hi", 6], [[5, 104, 105, 6]]),
+        (["hi", 5], [[256, 104, 105, 5]]),
+        (["a", [5, "hi"]], ["a", [5, 104, 105]]),
+        ([5, {"prompt_string": "hi"}], [[5, 104, 105]]),
+    ],
 )
 def test_forms_of_inputs(given: Any, inputs: Any):
     runtime = FakeRuntime()
@@ -52,7 +65,11 @@ def test_forms_of_inputs(given: Any, inputs: Any):
     [
         ("/v1/embeddings", {}, "input"),
         ("/v1/embeddings", {"input": []}, "input"),
-        ("/v1/embeddings", {"input": ["a", 5]}, "input"),
+        ("/v1/embeddings", {"input": [[6], 5]}, "input"),
+        ("/v1/embeddings", {"input": [5, *["a"] * 1025]}, "input"),
+        ("/v1/embeddings", {"input": {}}, "input"),
+        ("/v1/embeddings", {"input": ["a", {"content": []}]}, "input[1]"),
+        ("/v1/embeddings", {"input": {"content": [{"type": "image_url"}]}}, "input.content"),
         ("/v1/embeddings", {"input": ["a"] * 5}, "input"),
         ("/v1/embeddings", {"input": "a", "dimensions": 0}, "dimensions"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import httpx
@@ -115,6 +116,13 @@ def test_probabilities():
     reply = complete(FakeRuntime(lambda submit: [step]), n_probs=1).json()
     top = {"id": 9, "token": "é", "bytes": [0xC3, 0xA9], "logprob": -0.5}
     assert reply["completion_probabilities"] == [{**top, "id": 1, "top_logprobs": [top]}]
+
+
+def test_probabilities_of_what_a_token_was_drawn_from():
+    step = {"text": "é", "logprobs": [position("é", 0.0, logprob("é", -inf, 9))], "finish_reason": "length"}
+    reply = complete(FakeRuntime(lambda submit: [step]), n_probs=1, post_sampling_probs=True).json()
+    top = {"id": 9, "token": "é", "bytes": [0xC3, 0xA9], "prob": 0.0}
+    assert reply["completion_probabilities"] == [{**top, "id": 1, "prob": 1.0, "top_probs": [top]}]
 
 
 def test_probabilities_of_a_stream_are_all_there_also_without_a_text():

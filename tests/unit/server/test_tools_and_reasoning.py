@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
+from stoker.chat.constraints import response_grammar
 from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
 
 FUNCTION = {
@@ -459,3 +460,10 @@ def test_reasoning_that_has_begun_is_continued() -> None:
     assert str(runtime.submits[0].prompt).endswith("<think>There are two")
     assert choice["message"]["reasoning_content"] == " cities."
     assert choice["message"]["content"] == "Zürich is one."
+
+
+@pytest.mark.parametrize(("words", "is_strict"), [({}, True), ({"strict": True}, True), ({"strict": False}, False)])
+def test_a_schema_of_a_json_object_may_be_relaxed_if_the_client_says_so(words: dict[str, bool], is_strict: bool):
+    grammar = response_grammar({"type": "json_object", "schema": {"type": "array", "uniqueItems": True}, **words})
+    assert grammar is not None
+    assert grammar.is_strict == is_strict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from math import inf
+from math import inf, log
 
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
@@ -24,7 +24,7 @@ LOOKS_BACK = {"penalty_last_n": "repeat_last_n", "dry_penalty_last_n": "dry_pena
 """Where -1 means all tokens. llama-server has no word for that any more."""
 TRANSLATED = (
     *("top_k", "dry_sequence_breakers", "logit_bias", "banned_token_ids"),
-    *("seed", "max_tokens", "stop", "logprobs", "infill"),
+    *("seed", "max_tokens", "stop", "logprobs", "post_sampling_probs", "infill"),
 )
 SAMPLERS = (
     *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc"),
@@ -90,6 +90,7 @@ def completion_body(
         body["samplers"] = list(SAMPLERS)
     if sampling.logprobs is not None:
         body["n_probs"] = max(sampling.logprobs, 1)
+        body |= {"post_sampling_probs": True} if sampling.post_sampling_probs else {}
     return body | {
         "prompt": list(prompt),
         # llama-server always writes a token; of an answer of none it is left out.
@@ -197,7 +198,7 @@ class AnswerReader:
         return completion.stopping_word if is_stop else None
 
     def _position(self, position: Position) -> PositionLogprobs:
-        top = position.top_logprobs[: self._logprobs]
+        top = (position.top_logprobs or position.top_probs)[: self._logprobs]
         return PositionLogprobs(_token(position), tuple(map(_token, top)))
 
 
@@ -209,7 +210,8 @@ def _timing(timings: Timings | None) -> Timing | None:
 
 
 def _token(token: Probability) -> TokenLogprob:
-    return TokenLogprob(token.id, _NEVER if token.logprob is None else token.logprob, bytes(token.bytes))
+    logprob = log(token.prob) if token.prob else token.logprob
+    return TokenLogprob(token.id, _NEVER if logprob is None else logprob, bytes(token.bytes))
 
 
 def _finish_reason(completion: Completion) -> str:

@@ -27,6 +27,8 @@ class Probability(msgspec.Struct, frozen=True):
     id: int
     logprob: float | None = None
     """None: it has no probability at all, and JSON has no infinity."""
+    prob: float | None = None
+    """Instead of it, of what a token was drawn from."""
     token: str = ""
     bytes: list[int] = []
 
@@ -35,6 +37,7 @@ class Position(Probability, frozen=True):
     """One position of an answer, and the likeliest tokens there."""
 
     top_logprobs: list[Probability] = []
+    top_probs: list[Probability] = []
 
 
 class Timings(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ REFUSED = {
     "dry_multiplier": 0.0,
     "mirostat": 0,
     "infill": False,
+    "post_sampling_probs": False,
 }
 """What vLLM has no word for, and the value with which it is off."""
 WITHOUT_EFFECT = (

@@ -23,6 +23,7 @@ from stoker.server.embeddings.types import (
     OllamaEmbedReply,
     OllamaEmbedRequest,
     PassFields,
+    PlainInputs,
     RankedScore,
     RankedText,
     RankEntry,
@@ -35,8 +36,16 @@ from stoker.server.request.request import Caller, priority, timeout_s
 _MAX_NORM = 64
 
 
-def embeddings_request(wire: EmbeddingsRequest, caller: Caller, config: ServerConfig) -> Embed:
+def embeddings_request(
+    wire: EmbeddingsRequest, given: PlainInputs | None, caller: Caller, config: ServerConfig
+) -> Embed:
     """What OpenAI's request asks of a model.
+
+    Args:
+        wire: the request.
+        given: its inputs, see `plain_inputs`.
+        caller: who asks.
+        config: of the server.
 
     Raises:
         InvalidInput: something is missing, or out of its range.
@@ -44,12 +53,31 @@ def embeddings_request(wire: EmbeddingsRequest, caller: Caller, config: ServerCo
     if wire.encoding_format not in (None, "float", "base64"):
         message = f"`encoding_format` must be `float` or `base64`, not {wire.encoding_format[:40]!r}"
         raise InvalidInput(message, parameter="encoding_format")
-    inputs = _inputs(wire.input, "input", config)
+    inputs = _inputs(given, "input", config)
     return _embed(inputs, wire, caller, config, parameter="input", dimensions=_dimensions(wire.dimensions))
 
 
-def native_embedding_request(wire: NativeEmbeddingRequest, caller: Caller, config: ServerConfig) -> Embed:
+def native_inputs(wire: NativeEmbeddingRequest) -> tuple[str, Inputs | None]:
+    """The field with the inputs of llama-server's request, and what it says.
+
+    Raises:
+        InvalidInput: there are two that differ.
+    """
+    if None not in (wire.content, wire.input) and wire.content != wire.input:
+        raise InvalidInput("`content` and `input` mean the same but differ", parameter="content")
+    return ("content", wire.content) if wire.input is None else ("input", wire.input)
+
+
+def native_embedding_request(
+    wire: NativeEmbeddingRequest, given: PlainInputs | None, caller: Caller, config: ServerConfig
+) -> Embed:
     """What llama-server's request asks of a model.
+
+    Args:
+        wire: the request.
+        given: its inputs, see `plain_inputs`.
+        caller: who asks.
+        config: of the server.
 
     Raises:
         InvalidInput: something is missing, or out of its range.
@@ -59,9 +87,7 @@ def native_embedding_request(wire: NativeEmbeddingRequest, caller: Caller, confi
         raise InvalidInput(
             f"`embd_normalize` must be between -1 and {_MAX_NORM}, not {norm}", parameter="embd_normalize"
         )
-    if None not in (wire.content, wire.input) and wire.content != wire.input:
-        raise InvalidInput("`content` and `input` mean the same but differ", parameter="content")
-    parameter, given = ("content", wire.content) if wire.input is None else ("input", wire.input)
+    parameter, _ = native_inputs(wire)
     inputs = _inputs(given, parameter, config)
     return _embed(inputs, wire, caller, config, parameter=parameter, norm=norm)
 
@@ -80,7 +106,7 @@ def rerank_request(wire: RerankRequest, caller: Caller, config: ServerConfig) ->
         raise InvalidInput(f"`top_n` must be at least 1, not {wire.top_n}", parameter="top_n")
     parameter = "documents" if wire.texts is None else "texts"
     texts = list(_documents(wire)) if (wire.documents, wire.texts) != (None, None) else None
-    inputs = _inputs(cast("Inputs | None", texts), parameter, config)
+    inputs = _inputs(cast("PlainInputs | None", texts), parameter, config)
     return _embed(inputs, wire, caller, config, parameter=parameter, query=wire.query)
 
 
@@ -100,7 +126,7 @@ def ollama_embed_request(
     if not texts:
         return None
     return Embed(
-        _inputs(cast("Inputs", texts), parameter, config),
+        _inputs(cast("PlainInputs", texts), parameter, config),
         dimensions=dimensions,
         truncates=truncates,
         client_key=caller.account.key_name or caller.address,
@@ -174,7 +200,7 @@ def _embed(
     )
 
 
-def _inputs(raw: Inputs | None, parameter: str, config: ServerConfig) -> list[str | list[int]]:
+def _inputs(raw: PlainInputs | None, parameter: str, config: ServerConfig) -> list[str | list[int]]:
     if raw is None:
         raise InvalidInput(f"`{parameter}` is missing", parameter=parameter)
     if isinstance(raw, str):
@@ -183,8 +209,6 @@ def _inputs(raw: Inputs | None, parameter: str, config: ServerConfig) -> list[st
         raise InvalidInput(f"`{parameter}` is an empty list", parameter=parameter)
     ids = [item for item in raw if isinstance(item, int)]
     if ids:
-        if len(ids) < len(raw):
-            raise InvalidInput(f"`{parameter}` mixes token ids and inputs", parameter=parameter)
         return [ids]
     if len(raw) > config.max_inputs:
         message = f"`{parameter}` has {len(raw)} inputs; at most {config.max_inputs} are taken in one request"

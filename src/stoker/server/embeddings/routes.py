@@ -14,11 +14,13 @@ from stoker.server.api import Call, Router
 from stoker.server.dialects.ollama.local_models import LocalModels
 from stoker.server.dialects.ollama.names import own_name
 from stoker.server.dialects.ollama.requests import keep_alive_of
+from stoker.server.embeddings.inputs import plain_inputs
 from stoker.server.embeddings.requests import (
     embeddings_reply,
     embeddings_request,
     native_embedding_reply,
     native_embedding_request,
+    native_inputs,
     ollama_embed_reply,
     ollama_embed_request,
     rerank_reply,
@@ -67,7 +69,9 @@ _OllamaCall: TypeAlias = Call[OllamaEmbedRequest] | Call[OllamaEmbeddingsRequest
 async def embeddings(call: Call[EmbeddingsRequest]) -> Response:
     wire = call.body
     served = await call.lease(wire.model)
-    embedded = await _ask(call, served, wire.model, embeddings_request(wire, call.caller("embd"), call.config))
+    given = await call.wait(plain_inputs(wire.input, "input", served.runtime))
+    asked = embeddings_request(wire, given, call.caller("embd"), call.config)
+    embedded = await _ask(call, served, wire.model, asked)
     return await call.off_loop(lambda: json_response(embeddings_reply(wire, served.model_id, embedded)))
 
 
@@ -82,7 +86,9 @@ async def embeddings(call: Call[EmbeddingsRequest]) -> Response:
 async def native_embedding(call: Call[NativeEmbeddingRequest]) -> Response:
     wire = call.body
     served = await call.lease(wire.model)
-    asked = native_embedding_request(wire, call.caller("embd"), call.config)
+    name, inputs = native_inputs(wire)
+    given = await call.wait(plain_inputs(inputs, name, served.runtime))
+    asked = native_embedding_request(wire, given, call.caller("embd"), call.config)
     embedded = await _ask(call, served, wire.model, asked)
     return await call.off_loop(lambda: json_response(native_embedding_reply(embedded)))
 

@@ -13,8 +13,26 @@ from msgspec import UNSET, UnsetType
 from stoker.server.fields import FieldTable, Ignored, Refused, honoured
 from stoker.server.request.fields import Int, Lora
 
-Inputs: TypeAlias = str | list[str | Int | list[Int]]
+
+class TextPart(msgspec.Struct, frozen=True):
+    """A part of an input, as in messages."""
+
+    type: str
+    text: str | None = None
+
+
+class InputText(msgspec.Struct, frozen=True, kw_only=True):
+    """A text as an object, in one of two forms."""
+
+    prompt_string: str | None = None
+    content: list[TextPart] | None = None
+    """Its parts, which are texts."""
+
+
+PlainInputs: TypeAlias = str | list[str | Int | list[Int]]
 """A text, a list of token ids, or a list of texts and such lists."""
+Inputs: TypeAlias = str | InputText | list[str | Int | InputText | list[Int | str]]
+"""Inputs as `PlainInputs`, also with texts between token ids, and with texts as objects."""
 
 
 class PassFields(msgspec.Struct, frozen=True, kw_only=True):

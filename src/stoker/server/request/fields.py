@@ -134,6 +134,8 @@ class StreamedFields(ConstrainedFields, frozen=True, kw_only=True):
     """Every chunk of a stream has the timings so far."""
     return_progress: bool | None = None
     """Chunks of a stream say how far the prompt is computed, before the first token."""
+    post_sampling_probs: bool | None = None
+    """Log-probabilities are those that a token was drawn from, behind all stages of sampling; also without a stream."""
 
 
 class StokerOptions(msgspec.Struct, frozen=True, kw_only=True):

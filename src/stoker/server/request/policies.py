@@ -9,6 +9,7 @@ _OFF: tuple[object, ...] = (False, 0, "", [], {})
 
 NOTHING_GENERATED = "nothing is generated"
 _TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
+_MODEL_ONLY = "only chat completions, completions and llama-server's own endpoints tell what a token was drawn from"
 _SEARCH = "beam search is not available"
 
 SHARED: FieldTable = {
@@ -32,7 +33,7 @@ SHARED: FieldTable = {
     "model_version": Ignored("a model has one version here"),
     "bad_words": Refused("ban token ids with `logit_bias`", _OFF),
     "prompt_logprobs": Refused("only the completions endpoint has them: with `echo` and `logprobs`", _OFF),
-    "post_sampling_probs": Refused("log-probabilities are those of the model, before sampling", _OFF),
+    "post_sampling_probs": Refused(_MODEL_ONLY, _OFF),
     "n_probs": Refused("ask for `logprobs`", _OFF),
     "truncate_prompt_tokens": Refused("a prompt is never cut; send a shorter one"),
     "include_stop_str_in_output": Refused("stop strings are never part of the answer", (False,)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from stoker.core.params import SamplingParams, check_num_chars
 from stoker.errors import InvalidInput, UnsupportedParameter
-from stoker.server.request.fields import Bias, SamplingFields
+from stoker.server.request.fields import Bias, SamplingFields, StreamedFields
 
 _TRANSLATED = frozenset(
     ("repetition_penalty", "max_tokens", "stop", "stop_token_ids", "banned_token_ids", "seed", "logit_bias")
@@ -68,6 +68,13 @@ def sampling_params(
     except InvalidInput as error:
         raise _reworded(error, fields, words) from None
     return with_stages(params, fields.samplers)
+
+
+def reported_sampling(
+    fields: StreamedFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
+) -> SamplingParams:
+    """The same of a request that may ask for what its tokens were drawn from."""
+    return replace(sampling_params(fields, logprobs, words), post_sampling_probs=fields.post_sampling_probs)
 
 
 def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mapping[str, str]) -> SamplingParams:

@@ -94,11 +94,15 @@ class ProbToken(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     token: str
     bytes: list[int]
-    logprob: float
+    logprob: float | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
+    """Instead of `logprob` if `post_sampling_probs` is given."""
 
 
 class ProbPosition(ProbToken, frozen=True, kw_only=True):
-    top_logprobs: list[ProbToken]
+    top_logprobs: list[ProbToken] | UnsetType = UNSET
+    top_probs: list[ProbToken] | UnsetType = UNSET
+    """Instead of `top_logprobs` if `post_sampling_probs` is given. There are fewer where the stages leave fewer."""
 
 
 class NativeChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import chain, zip_longest
+from math import exp
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -43,7 +44,7 @@ from stoker.server.request.constraints import text_plan
 from stoker.server.request.infill import Gap, fitting_prompt
 from stoker.server.request.lines import LineBounds
 from stoker.server.request.request import Caller, generation_request
-from stoker.server.request.sampling import sampling_fields, sampling_params
+from stoker.server.request.sampling import reported_sampling, sampling_fields
 from stoker.server.usage import prompt_progress, timings
 from stoker.text.media_parts import MediaPart, media_from_base64, media_of_parts
 
@@ -139,7 +140,7 @@ def _lines(wire: NativeRequest) -> LineBounds | None:
 
 
 def _sampling(wire: NativeRequest) -> SamplingParams:
-    return sampling_params(wire, wire.n_probs or None, _WORDS)
+    return reported_sampling(wire, wire.n_probs or None, _WORDS)
 
 
 def _num_choices(wire: NativeRequest) -> int | None:
@@ -164,6 +165,7 @@ class LlamaCppWriter(Writer):
     def __init__(self, wire: NativeRequest, served: ServedModel, generation: Generation) -> None:
         self._has_tokens = bool(wire.return_tokens)
         self._has_timings = bool(wire.timings_per_token)
+        self._write_position = _drawn_position if wire.post_sampling_probs else _position
         self._names = wire.response_fields or ()
         self._served = served
         self._generation = generation
@@ -195,7 +197,7 @@ class LlamaCppWriter(Writer):
             "stop": output.finish_reason is not None,
             "tokens_predicted": output.usage.completion_tokens,
             "tokens_evaluated": output.usage.prompt_tokens,
-            "completion_probabilities": [_position(position) for position in positions] if positions else UNSET,
+            "completion_probabilities": list(map(self._write_position, positions)) if positions else UNSET,
         }
         if output.finish_reason is not None:
             return self._reply(output, fields)
@@ -272,8 +274,19 @@ def _position(position: PositionLogprobs) -> ProbPosition:
 
 
 def _token(token: TokenLogprob) -> dict[str, Any]:
-    text = token.token.decode("utf-8", "replace")
-    return {"id": token.token_id, "token": text, "bytes": list(token.token), "logprob": token.logprob}
+    return {**_named(token), "logprob": token.logprob}
+
+
+def _drawn_position(position: PositionLogprobs) -> ProbPosition:
+    return ProbPosition(**_drawn(position.chosen), top_probs=[ProbToken(**_drawn(t)) for t in position.top])
+
+
+def _drawn(token: TokenLogprob) -> dict[str, Any]:
+    return {**_named(token), "prob": exp(token.logprob)}
+
+
+def _named(token: TokenLogprob) -> dict[str, Any]:
+    return {"id": token.token_id, "token": token.token.decode("utf-8", "replace"), "bytes": list(token.token)}
 
 
 MEDIA_MARKER = "<__media__>"

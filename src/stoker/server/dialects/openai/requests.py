@@ -17,7 +17,7 @@ from stoker.server.request.chat import ChatCompletionRequest, chat_thinking, con
 from stoker.server.request.constraints import grammar_of, text_plan
 from stoker.server.request.infill import infill_prompt
 from stoker.server.request.request import Caller, generation_request
-from stoker.server.request.sampling import sampling_params
+from stoker.server.request.sampling import reported_sampling
 
 
 def chat_request(
@@ -28,7 +28,7 @@ def chat_request(
     Raises:
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
-    sampling = sampling_params(wire, _chat_logprobs(wire))
+    sampling = reported_sampling(wire, _chat_logprobs(wire))
     asked = replace(
         conversation(wire),
         thinking=chat_thinking(wire),
@@ -60,7 +60,7 @@ def completion_request(
     Raises:
         InvalidInput: something cannot be done as asked.
     """
-    sampling = sampling_params(wire, wire.logprobs)
+    sampling = reported_sampling(wire, wire.logprobs)
     prompts = _prompts(wire)
     if wire.stream and wire.best_of is not None and wire.best_of > (wire.n or 1):
         message = "`best_of` cannot be streamed: the best answer is known when all of them are complete"

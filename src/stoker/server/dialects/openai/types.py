@@ -86,6 +86,8 @@ class TopLogprob(msgspec.Struct, frozen=True):
     token: str
     logprob: float
     bytes: list[int]
+    prob: float | UnsetType = UNSET
+    """If `post_sampling_probs` is given: the same as a probability, as llama-server tells it."""
 
 
 class ChatLogprob(msgspec.Struct, frozen=True):
@@ -93,6 +95,8 @@ class ChatLogprob(msgspec.Struct, frozen=True):
     logprob: float
     bytes: list[int]
     top_logprobs: list[TopLogprob]
+    prob: float | UnsetType = UNSET
+    top_probs: list[TopLogprob] | UnsetType = UNSET
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import codecs
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
+from math import exp
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -154,6 +155,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
         super().__init__(asked, generation, options, has_timings=has_timings)
         self._keep_thought = asked.request.thoughts.keep
         self._reasoning_field = asked.config.reasoning_field
+        self._has_probs = bool(asked.request.sampling.post_sampling_probs)
         self._calls: dict[int, ToolCalls] = {}
 
     def chunks(self, delta: Delta) -> list[ChatChunkChoice]:
@@ -162,7 +164,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
         if index not in self._calls:
             self._calls[index] = self._no_calls(index)
             chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
-        calls, logprobs = self._calls[index], chat_logprobs(output)
+        calls, logprobs = self._calls[index], chat_logprobs(output, has_probs=self._has_probs)
         for part in delta.parts:
             if (each := self._chat_delta(part, calls)) is not None:
                 chunks.append(ChatChunkChoice(index=index, delta=each, logprobs=logprobs))
@@ -207,7 +209,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
         return ChatChoice(
             index=delta.choice,
             message=message,
-            logprobs=chat_logprobs(delta.output),
+            logprobs=chat_logprobs(delta.output, has_probs=self._has_probs),
             finish_reason=ending.finish_reason,
             stop_reason=ending.stop_reason,
         )
@@ -328,16 +330,19 @@ def _stop_reason(output: Output) -> str | int | UnsetType:
     return UNSET if output.stop_match is None else output.stop_match
 
 
-def chat_logprobs(output: Output) -> ChatLogprobs | None:
+def chat_logprobs(output: Output, *, has_probs: bool) -> ChatLogprobs | None:
     """None if the output has no positions to report."""
     positions = text_positions(output)
-    return ChatLogprobs([_chat_position(position) for position in positions]) if positions else None
+    return ChatLogprobs([_chat_position(position, has_probs) for position in positions]) if positions else None
 
 
-def _chat_position(position: PositionLogprobs) -> ChatLogprob:
-    chosen = position.chosen
-    top = [TopLogprob(_text(token), token.logprob, list(token.token)) for token in position.top]
-    return ChatLogprob(_text(chosen), chosen.logprob, list(chosen.token), top)
+def _chat_position(position: PositionLogprobs, has_probs: bool) -> ChatLogprob:
+    chosen, top = _top_logprob(position.chosen, has_probs), [_top_logprob(each, has_probs) for each in position.top]
+    return ChatLogprob(chosen.token, chosen.logprob, chosen.bytes, top, chosen.prob, top if has_probs else UNSET)
+
+
+def _top_logprob(token: TokenLogprob, has_probs: bool) -> TopLogprob:
+    return TopLogprob(_text(token), token.logprob, list(token.token), exp(token.logprob) if has_probs else UNSET)
 
 
 class TextOffsets:
