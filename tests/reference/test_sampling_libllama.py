@@ -283,7 +283,7 @@ def test_mirostat_follows_libllama_step_by_step() -> None:
     native = llama_cpp.llama_sampler_init_mirostat_v2(1, 3.0, 0.1)
     with native_chain(native) as chain:
         for row in random_rows(12):
-            kept = picker._truncate(Candidates(np.arange(VOCAB), row))
+            kept = picker.truncate(Candidates(np.arange(VOCAB), row))
             probabilities = kept.weights() / kept.weights().sum()
             cells = (llama_cpp.llama_token_data * VOCAB)()
             array = np.ctypeslib.as_array(cells)

@@ -96,7 +96,7 @@ def test_top_p_and_typical_p_on_a_flat_row_wider_than_the_first_guess(p: float) 
 def test_mirostat_truncation_equals_slow_version(mu: float) -> None:
     for seed in range(6):
         row = random_row(seed, 200)
-        found = Mirostat2(tau=5, eta=0.1, mu=mu)._truncate(candidates_of(row, is_sorted=False))
+        found = Mirostat2(tau=5, eta=0.1, mu=mu).truncate(candidates_of(row, is_sorted=False))
         assert_same(found, reference.mirostat2(pairs_of(row), mu))
 
 

@@ -70,7 +70,7 @@ def check(path: Path, weights: Weights) -> None:
         np.testing.assert_array_equal(found, bias[first : first + place.size])
     for norm, place in weights.layout.norms.items():
         found = np.frombuffer(weights.memory, dtype="<f4", count=place.size, offset=place.offset)
-        np.testing.assert_array_equal(found, tensors[norm.weight].data * np.float32(norm.scale))
+        np.testing.assert_array_equal(found, tensors[norm.weight or ""].data * np.float32(norm.scale))
 
 
 @pytest.mark.parametrize("type_name", ALL_TYPES)
@@ -186,7 +186,7 @@ def test_vectors_may_be_of_any_float_type(tmp_path: Path, kind: str) -> None:
     assert len(places) == 6
     for name, place in places:
         packed = np.frombuffer(weights.memory, dtype="<f4", count=place.size, offset=place.offset)
-        np.testing.assert_array_equal(packed, stored[name])
+        np.testing.assert_array_equal(packed, stored[name or ""])
 
 
 def test_models_of_one_shape_and_time_are_not_taken_for_each_other(tmp_path: Path) -> None:
