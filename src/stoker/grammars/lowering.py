@@ -83,6 +83,8 @@ class Lowering:
         with self._lock:
             if self._is_closed or (self._process is not None and self._process.poll() is None):
                 return
+            if self._process is not None:
+                _close_pipes(self._process)
             pipe = subprocess.PIPE
             with contextlib.suppress(OSError):
                 self._process = subprocess.Popen(self._program, stdin=pipe, stdout=pipe)
@@ -141,10 +143,14 @@ class Lowering:
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
+        _close_pipes(process)
         with self._lock:
             if self._process is process:
                 self._process = None
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with contextlib.suppress(OSError):
+            pipe.close()

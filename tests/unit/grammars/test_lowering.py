@@ -81,6 +81,7 @@ def test_a_process_that_was_ended_is_started_again(lowering: Lowering) -> None:
     before = lowering.pid
     assert before is not None
     os.kill(before, signal.SIGTERM)
+    os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)  # else it may end while it is asked
     assert lowering.source(ORDERS[0]) == source_of(ORDERS[0], BYTES)
     assert lowering.pid != before
 
