@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from stoker.engine.question_messages import Tokenize
 from stoker.errors import InvalidInput
@@ -34,6 +35,8 @@ async def plain_inputs(raw: Inputs | None, parameter: str, runtime: Runtime) -> 
     if len(texts) > _MAX_TEXTS:
         message = f"`{parameter}` has more than {_MAX_TEXTS} texts between token ids"
         raise InvalidInput(message, parameter=parameter)
+    if not texts:
+        return cast("PlainInputs", items)
     if is_one:
         return [*await _token_ids(parts, runtime)]
     return [await _token_ids(item, runtime) if isinstance(item, list) else item for item in items]
