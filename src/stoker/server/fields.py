@@ -160,10 +160,15 @@ def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:
                 message = f"`{where}{name}` is not supported here: {refused.reason}"
                 raise UnsupportedParameter(message, parameter=f"{where}{name}")
         case Ignored():
-            _noted().note(f"{where}{name}")
+            note_ignored(f"{where}{name}")
         case None:
             _note_unknown(f"{where}{name}", table, where)
     return False
+
+
+def note_ignored(name: str) -> None:
+    """Lists a part of the request that has no effect, by its path, in the header of the reply."""
+    _noted().note(name)
 
 
 def _noted() -> IgnoredFields:
