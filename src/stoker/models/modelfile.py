@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import msgspec
 
+from stoker.core.params import SamplingParams
 from stoker.errors import InvalidInput
 from stoker.models.presets import Preset
 
@@ -44,6 +45,20 @@ def read_modelfile(text: str) -> Preset:
     return preset
 
 
+def with_parameters(preset: Preset, parameters: Mapping[str, object]) -> Preset:
+    """The preset with parameters by their names in Ollama, as its API takes them; a list is several of one name.
+
+    Raises:
+        InvalidInput: a parameter is unknown, or its value is out of range.
+    """
+    for name, given in parameters.items():
+        for value in cast("list[object]", given) if isinstance(given, list) else [given]:
+            changes = _parameter(preset, f"parameters.{name}", name, str(value))
+            preset = msgspec.structs.replace(preset, **changes)
+    SamplingParams(**preset.sampling)
+    return preset
+
+
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
@@ -77,7 +92,8 @@ def _applied(preset: Preset, number: int, word: str, value: str) -> Preset:
         case "ADAPTER":
             changes = {"lora": [*preset.lora, value]}
         case "PARAMETER":
-            changes = _parameter(preset, number, *value.partition(" ")[::2])
+            name, _, text = value.partition(" ")
+            changes = _parameter(preset, f"line {number} of the Modelfile, PARAMETER {name}", name, text)
         case "LICENSE":
             changes = {}
         case _:
@@ -86,7 +102,7 @@ def _applied(preset: Preset, number: int, word: str, value: str) -> Preset:
     return msgspec.structs.replace(preset, **changes)
 
 
-def _parameter(preset: Preset, number: int, name: str, text: str) -> dict[str, Any]:
+def _parameter(preset: Preset, where: str, name: str, text: str) -> dict[str, Any]:
     value = text.strip().strip('"')
     try:
         if name == "num_ctx":
@@ -98,6 +114,6 @@ def _parameter(preset: Preset, number: int, name: str, text: str) -> dict[str, A
         return {"sampling": {**preset.sampling, key: kind(value)}}
     except KeyError:
         known = ", ".join(("num_ctx", "stop", *_PARAMETERS))
-        raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: only {known} are supported") from None
+        raise InvalidInput(f"{where}: only {known} are supported") from None
     except ValueError:
-        raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: {value!r} is not a number") from None
+        raise InvalidInput(f"{where}: {value!r} is not a number") from None
