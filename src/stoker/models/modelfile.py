@@ -59,6 +59,22 @@ def with_parameters(preset: Preset, parameters: Mapping[str, object]) -> Preset:
     return preset
 
 
+def modelfile_of(preset: Preset) -> str:
+    """The Modelfile that describes a preset; a chat template is not in it."""
+    system = [f'SYSTEM """{preset.system}"""'] if preset.system else []
+    adapters = [f"ADAPTER {adapter}" for adapter in preset.lora]
+    parameters = [f"PARAMETER {line}" for line in parameter_lines(preset)]
+    return "\n".join([f"FROM {preset.model}", *system, *adapters, *parameters, ""])
+
+
+def parameter_lines(preset: Preset) -> list[str]:
+    """The parameters of a preset that have a name in Ollama, each with its value."""
+    context = [] if preset.ctx_size is None else [f"num_ctx {preset.ctx_size}"]
+    stops = [f'stop "{text}"' for text in preset.sampling.get("stop", ())]
+    sampling = preset.sampling
+    return [*context, *stops, *(f"{name} {sampling[key]}" for name, (key, _) in _PARAMETERS.items() if key in sampling)]
+
+
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:

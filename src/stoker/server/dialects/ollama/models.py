@@ -12,6 +12,7 @@ from starlette.types import Scope
 from stoker.chat.capabilities import card_capabilities
 from stoker.engine.health import IDLE
 from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
+from stoker.models.presets import read_presets
 from stoker.models.store import resolve
 from stoker.runtime.registry import ModelStatus, Registry, ServedModel
 from stoker.server.api import Call, Router
@@ -21,6 +22,7 @@ from stoker.server.dialects.ollama.model_replies import (
     card_digest,
     show_card,
     show_file,
+    show_preset,
     show_with,
     tag_entry,
     tag_with,
@@ -231,6 +233,9 @@ def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
         if model.served is not None:
             capabilities = card_capabilities(model.served.runtime.card).names
             reply = msgspec.structs.replace(reply, capabilities=capabilities)
+    preset = read_presets().get(name)
+    if preset is not None:
+        return show_preset(reply, preset)
     return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
 
 

@@ -239,7 +239,8 @@ class ThinkingReply(msgspec.Struct, frozen=True, kw_only=True):
 class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     modelfile: str
     parameters: str
-    """What the model's own file recommends, one a line."""
+    """What the model's own file recommends, or what was given when the model was created, one a line."""
+    system: str | UnsetType = UNSET
     template: str
     """The chat template, in Jinja."""
     details: ModelDetails
@@ -312,9 +313,9 @@ NAME_FIELDS: FieldTable = honoured(NameRequest)
 SHOW_FIELDS: FieldTable = honoured(
     ShowRequest,
     {
-        "system": Ignored("a model has no system prompt of its own here"),
+        "system": Ignored("the model's own system prompt is shown"),
         "template": Ignored("the model's own chat template is shown"),
-        "options": Ignored("a model has no options of its own here"),
+        "options": Ignored("the model's own parameters are shown"),
     },
 )
 PULL_FIELDS: FieldTable = honoured(
