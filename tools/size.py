@@ -30,7 +30,7 @@ MAX_ROOM_LINES = {
     "sampling": 1_900,
     "server/dialects/anthropic": 950,  # tools that come late, and those that the API defines
     "server/dialects/llamacpp": 1_100,
-    "server/dialects/ollama": 1_800,
+    "server/dialects/ollama": 1_850,  # models are created over HTTP
     "server/dialects/openai": 900,
     "server/dialects/responses": 1_700,  # namespaces of tools
     "backends/llama": 2_450,  # libllama's hybrids give keys and values apart from states

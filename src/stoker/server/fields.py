@@ -85,12 +85,12 @@ ignored_fields: ContextVar[IgnoredFields] = ContextVar("ignored_fields")
 def honoured(wire_type: type[msgspec.Struct], *others: FieldTable) -> FieldTable:
     """The table of an endpoint: all fields of its wire type, and those of `others` that are not."""
     rest = {name: policy for table in others for name, policy in table.items()}
-    return {**rest, **dict.fromkeys(wire_type.__struct_fields__, Honoured())}
+    return {**rest, **dict.fromkeys(wire_type.__struct_encode_fields__, Honoured())}
 
 
 def ignored(wire_type: type[msgspec.Struct], reason: str) -> FieldTable:
     """A table that ignores all fields of a type, for an endpoint that does only part of what another one does."""
-    return dict.fromkeys(wire_type.__struct_fields__, Ignored(reason))
+    return dict.fromkeys(wire_type.__struct_encode_fields__, Ignored(reason))
 
 
 def decode_request(body: bytes, table: FieldTable, wire_type: type[T], nested: NestedTables = _NOTHING_NESTED) -> T:

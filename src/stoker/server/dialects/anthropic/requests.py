@@ -114,7 +114,7 @@ def _thinking(wire: CountTokensRequest, *, is_on_unless_said: bool | None) -> Th
     if config.budget_tokens is not None and config.budget_tokens < 0:
         raise InvalidInput("`thinking.budget_tokens` must be at least 0", parameter="thinking.budget_tokens")
     is_on = {"enabled": True, "disabled": False}.get(config.type)
-    return Thinking(is_on=is_on, effort=effort, budget=config.budget_tokens, is_preference=is_on is False)
+    return Thinking(is_on=is_on, effort=effort, budget=config.budget_tokens, is_preference=True)
 
 
 def _grammar(wire: MessagesRequest) -> GrammarText | None:
