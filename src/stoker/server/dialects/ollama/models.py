@@ -56,8 +56,8 @@ from stoker.server.transport.sse import NDJSON, EventStream
 router = Router(api="Ollama", error=OllamaError)
 
 _API_VERSION = "0.14.0"
-"""The version of Ollama whose API this is; clients ask for it to learn what they may send. It is the first one with both
-`/v1/responses` and `/v1/messages`, and `codex --oss` wants 0.13.4."""
+"""The version of Ollama whose API this is; clients ask for it to learn what they may send. It is the first one with
+both `/v1/responses` and `/v1/messages`, and `codex --oss` wants 0.13.4."""
 
 _NEVER = "2318-01-01T00:00:00Z"
 """When a model expires that stays loaded."""
