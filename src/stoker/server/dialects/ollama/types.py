@@ -279,14 +279,14 @@ OPTION_FIELDS: FieldTable = honoured(
         "num_ctx": Ignored("the longest sequence is " + _AT_START.removeprefix("it is ") + ", with --ctx-size"),
         "num_keep": Ignored("the context is never shifted"),
         "tfs_z": Refused("tail-free sampling is not available", (0, 1)),
-        "penalize_newline": Refused("penalties make no exceptions", (True,)),
+        "penalize_newline": Refused("penalties apply to all tokens", (True,)),
         "numa": Ignored(_AT_START),
-        "num_batch": Ignored("the size of a step follows from the time that it takes"),
+        "num_batch": Ignored("the size of a step adapts to the measured time"),
         "num_gpu": Ignored(_AT_START),
         "main_gpu": Ignored(_AT_START),
         "low_vram": Ignored(_AT_START),
         "f16_kv": Ignored(_AT_START),
-        "logits_all": Ignored("ask for `logprobs`"),
+        "logits_all": Ignored("use `logprobs`"),
         "vocab_only": Ignored(_AT_START),
         "use_mmap": Ignored(_AT_START),
         "use_mlock": Ignored(_AT_START),
@@ -300,9 +300,9 @@ NAME_FIELDS: FieldTable = honoured(NameRequest)
 SHOW_FIELDS: FieldTable = honoured(
     ShowRequest,
     {
-        "system": Ignored("a model has no system prompt of its own here"),
+        "system": Ignored("models have no system prompt here"),
         "template": Ignored("the model's own chat template is shown"),
-        "options": Ignored("a model has no options of its own here"),
+        "options": Ignored("models have no options here"),
     },
 )
 PULL_FIELDS: FieldTable = honoured(
