@@ -1,8 +1,8 @@
 """Stoker serves local language models from Python.
 
-`LLM` loads a model and answers plain calls, `AsyncLLM` does the same for asyncio. `SamplingParams` says how tokens are
-chosen. `Completion` is an answer, `TextStream` one that is still being written; `Transcriber` turns speech into text.
-All errors are `StokerError`.
+`LLM` loads a model and has blocking methods; `AsyncLLM` has the same methods for asyncio. `SamplingParams` has the
+sampling parameters of a request. `Completion` is a complete answer, and `TextStream` a streamed one. `Transcriber`
+turns speech into text. All errors are subclasses of `StokerError`.
 
 >>> from stoker import LLM, SamplingParams
 >>> with LLM("smollm2") as llm:  # doctest: +SKIP

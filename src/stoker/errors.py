@@ -113,13 +113,13 @@ class UnsupportedParameter(InvalidInput):
 
 
 class MediaCrashed(InvalidInput):
-    """An image or a recording ended the process that encodes it, twice. Fields: `parameter`."""
+    """An image or a recording crashed the process that encodes it, twice. Fields: `parameter`."""
 
     code = "media_crashed"
 
 
 class UnsupportedSchema(InvalidInput):
-    """A JSON schema has what no grammar can enforce. Fields: `pointer` (a JSON pointer), `keyword`, `reason`."""
+    """A JSON schema has a keyword that cannot be enforced. Fields: `pointer` (a JSON pointer), `keyword`, `reason`."""
 
     code = "unsupported_schema"
 
@@ -131,13 +131,13 @@ class GrammarInvalid(InvalidInput):
 
 
 class GrammarTooComplex(InvalidInput):
-    """A grammar or a JSON schema exceeds a limit of its size, its depth, or the work that it makes."""
+    """A grammar or a JSON schema exceeds the limit of its size, its depth, or its compile time."""
 
     code = "grammar_too_complex"
 
 
 class TemplateError(InvalidInput):
-    """The model's chat template raised, or took too long, on these messages."""
+    """The model's chat template failed, or took too long, on these messages."""
 
     code = "template_error"
 
@@ -185,25 +185,25 @@ class SessionNotFound(InvalidInput):
 
 
 class AuthenticationFailed(StokerError):
-    """The request has no API key, or not one of this server's."""
+    """The request has no API key, or an unknown one."""
 
     code = "invalid_api_key"
 
 
 class PermissionDenied(StokerError):
-    """The client may not do this: it needs the admin key, or the request comes from a web page that is not allowed."""
+    """The request needs the admin key, or comes from a web page that is not allowed."""
 
     code = "permission_denied"
 
 
 class ConfigError(StokerError):
-    """A flag, an environment variable or a config file has a value that cannot be used."""
+    """A value of an option, an environment variable or a configuration file cannot be used."""
 
     code = "config_error"
 
 
 class ModelError(StokerError):
-    """Something is wrong with a model file or with getting it."""
+    """A model file cannot be used or downloaded."""
 
     code = "model_error"
 
@@ -215,13 +215,13 @@ class ModelFileNotFound(ModelError):
 
 
 class ModelFileInvalid(ModelError):
-    """The file is truncated, is no model, or contradicts itself. Fields: `path`."""
+    """The file is truncated, inconsistent, or not a model. Fields: `path`."""
 
     code = "model_file_invalid"
 
 
 class ModelUnsupported(ModelError):
-    """The file is well-formed, but no backend that is installed here can run it."""
+    """The file is valid, but no installed backend supports it."""
 
     code = "model_unsupported"
 
@@ -251,31 +251,31 @@ class ResourceExhausted(StokerError):
 
 
 class Timeout(StokerError):
-    """The request's deadline passed before it was finished, or one of its files took too long. Fields: `timeout_s`."""
+    """The request did not finish within its time limit, or one of its files took too long. Fields: `timeout_s`."""
 
     code = "timeout"
 
 
 class Cancelled(StokerError):
-    """The client left or asked to stop."""
+    """The client disconnected or canceled the request."""
 
     code = "cancelled"
 
 
 class GrammarFailed(StokerError):
-    """A constrained answer cannot go on: its grammar came to one of its limits, or was given a token it forbids."""
+    """A constrained answer cannot continue: its grammar reached a limit, or got a token that it forbids."""
 
     code = "grammar_failed"
 
 
 class BackendError(StokerError):
-    """The forward pass failed or gave numbers that cannot be sampled (NaN)."""
+    """The forward pass failed, or its logits cannot be sampled (NaN)."""
 
     code = "backend_error"
 
 
 class EngineCrashed(BackendError):
-    """The engine process died while it worked on the request."""
+    """The engine process crashed during the request."""
 
     code = "engine_crashed"
 

@@ -67,9 +67,9 @@ def test_ollama(served_minilm: str):
 
 def test_encoder_refuses_to_chat_or_rank(served_minilm: str):
     with openai_client(served_minilm) as client:
-        with pytest.raises(openai.BadRequestError, match="writes no text"):
+        with pytest.raises(openai.BadRequestError, match="does not generate text"):
             client.chat.completions.create(model="minilm", messages=[{"role": "user", "content": "hi"}])
-        with pytest.raises(openai.BadRequestError, match="writes no text"):
+        with pytest.raises(openai.BadRequestError, match="does not generate text"):
             client.completions.create(model="minilm", prompt="hi", stream=True)
     response = httpx.post(
         f"{served_minilm}/rerank", json={"query": "q", "documents": ["a"]}, trust_env=False, timeout=BOUND_S

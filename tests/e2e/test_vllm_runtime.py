@@ -152,7 +152,7 @@ def test_a_real_vllm_embeds(tmp_path: Path) -> None:
             assert found.num_tokens[0] == len(token_ids)
             raw = (await runtime.ask(Embed(["a cat"], norm=-1))).rows()
             assert abs(np.linalg.norm(raw) - 1) > 0.01, "the numbers are the model's, before they are scaled"
-            with pytest.raises(InvalidInput, match="writes no text"):
+            with pytest.raises(InvalidInput, match="does not generate text"):
                 await answer(runtime, ask("abc"))
 
     asyncio.run(asyncio.wait_for(test(), 2 * BOUND_S))

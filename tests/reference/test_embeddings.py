@@ -112,9 +112,9 @@ def test_ranks_equal_their_reference(tmp_path: Path):
     wanted = [model.score([2, *ids["what is"], 3, *ids[text], 3]) for text in documents]
     with LLM(write_bert(tmp_path / "rank.gguf", model, PoolingType.RANK)) as llm:
         found = llm.rank("what is", documents)
-        with pytest.raises(InvalidInput, match="has no embeddings"):
+        with pytest.raises(InvalidInput, match="without embeddings"):
             llm.embed("a")
-        with pytest.raises(InvalidInput, match="writes no text"):
+        with pytest.raises(InvalidInput, match="does not generate text"):
             llm.generate("a")
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-np.array(wanted))), atol=0.01)
 

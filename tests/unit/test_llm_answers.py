@@ -312,7 +312,7 @@ def test_tokens_and_back(babbler: LLM) -> None:
 
 
 def test_reasoning_that_a_model_does_not_have(babbler: LLM) -> None:
-    with pytest.raises(InvalidInput, match="does not reason"):
+    with pytest.raises(InvalidInput, match="does not support reasoning"):
         babbler.chat("x", reasoning=True)
     assert babbler.chat("x", reasoning=False, max_tokens=2).reasoning == ""
     for wrong in (1.5, -1, {"level": 5}, {"budget": "x"}):

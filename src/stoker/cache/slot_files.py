@@ -152,7 +152,7 @@ class SlotFiles:
 def _image(file: FileIO, size: int, fingerprint: bytes) -> SlotImage:
     header = decode_header(file.read(HEADER_BYTES), size, (SLOT,))
     if header.fingerprint != fingerprint:
-        raise BadBlockFile("it was saved with another model, or with KV of another kind")
+        raise BadBlockFile("it was saved with another model, or with another KV cache type")
     end = header.begin + header.num_bytes
     if size - end > _MAX_CONTENTS_BYTES:
         raise BadBlockFile("it has more tokens than any context")

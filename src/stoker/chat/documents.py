@@ -147,7 +147,7 @@ def _as_text(data: bytes, where: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        message = f"`{where}` is in a format that is not supported: send a PDF file, or text in UTF-8"
+        message = f"`{where}` has an unsupported format: send a PDF file, or UTF-8 text"
         raise UnsupportedParameter(message, parameter=where)
     return text
 
@@ -155,7 +155,7 @@ def _as_text(data: bytes, where: str) -> str:
 def _page_parts(about: Sequence[str], pages: Sequence[Page], where: str) -> Iterator[Part]:
     """Text and image of each page in turn; without images, one text."""
     if not any(page.image or page.text.strip() for page in pages):
-        message = f"`{where}`: the PDF file has no text, only pictures, and this model takes no images"
+        message = f"`{where}`: the PDF file has only images and no text, and this model takes no images"
         raise InvalidInput(message, parameter=where)
     lines = list(about)
     for number, page in enumerate(pages, 1):

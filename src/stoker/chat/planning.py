@@ -122,9 +122,11 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     callables = asked.tools.callable
     reads_thinking = chat_format.can_think and not asked.thinking.stays_in_content
     if asked.thinking.is_on and not asked.thinking.is_preference and not chat_format.can_think:
-        raise InvalidInput("this model does not reason: its chat template has no markers for it", parameter="thinking")
+        raise InvalidInput(
+            "this model does not support reasoning: its chat template has no markers", parameter="thinking"
+        )
     if callables and chat_format.row.calls is None:
-        message = "tool calls are switched off for this model by `tool_format`"
+        message = "tool calls are turned off for this model by `tool_format`"
         raise UnsupportedParameter(message, parameter="tools")
     row, grammar = _constrained(asked, chat_format.row, opening, model.card)
     if asked.thinking.stays_in_content or not (callables or reads_thinking):
@@ -236,7 +238,7 @@ def _constrained(asked: Conversation, row: Format, prompt: str, card: ModelCard)
     if tools.callable and (tools.mode == "required" or asked.grammar is not None):
         return replace(GENERIC, thinking=row.thinking), generic_calls(tools, asked.grammar)
     if tools.callable.keys() & tools.patterns.keys():
-        message = "where this model runs, the text of a custom tool follows a grammar only if a call is required"
+        message = "this backend can constrain the text of a custom tool only if a call is required"
         raise UnsupportedParameter(message, parameter="tools")
     return row, asked.grammar
 

@@ -123,7 +123,7 @@ def generic_calls(tools: Tools, content: GrammarText | None = None) -> GrammarTe
     schema = _object({"tool_calls": calls})
     if content is not None and tools.mode != "required":
         if content.kind not in ("json_schema", "json_object"):
-            message = "beside `tools`, an answer can follow a JSON schema, but no other constraint"
+            message = "with `tools`, an answer can follow a JSON schema, but no other constraint"
             raise InvalidInput(message, parameter="response_format")
         schema = {"anyOf": [schema, _embedded("content", json.loads(content.text or '{"type": "object"}'))]}
     return GrammarText(kind="json_schema", text=json.dumps(schema, ensure_ascii=False), is_strict=False)

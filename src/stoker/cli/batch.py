@@ -50,7 +50,7 @@ ServedModel = Annotated[
 def batch(flags: Flags, source: Input, output: Output, model: ServedModel = None) -> None:
     """Answer a file of requests in OpenAI's batch format.
 
-    Each answer is written as soon as it is complete. After an interruption, the same command goes on where it ended.
+    Each answer is written as soon as it is complete. After an interruption, the same command resumes.
     """
     config = flags.load()
     lines = batch_lines.read_lines(source)

@@ -41,7 +41,7 @@ Urls = Annotated[
     typer.Argument(
         metavar="URL...",
         show_default=False,
-        help="Servers of OpenAI's API, such as http://127.0.0.1:8080 or NAME=URL; several are measured in turn.",
+        help="Servers with OpenAI's API, such as http://127.0.0.1:8080 or NAME=URL; several are measured in turn.",
     ),
 ]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False, help="Files that --json wrote.")]
@@ -90,7 +90,7 @@ def serve(
     pid: Pid = None,
     extra: Extra = None,
 ) -> None:
-    """Measure running servers from any vendor; several are measured in turn and compared."""
+    """Measure running servers with OpenAI's API; several are measured in turn and compared."""
     servers = bench_runs.running_servers(flags, urls, model=model, api_key=api_key, pid=pid, extra=extra)
     # A server that was up before may remember the prompts of an earlier run.
     bench_runs.measure(servers, flags, seed=time.time_ns() % 2**32)
@@ -99,5 +99,5 @@ def serve(
 @bench.command(cls=Command, epilog=EXIT_CODES)
 @shared_options()
 def compare(flags: Flags, files: Files) -> None:
-    """Compare results: every other server against the first. Refused if models or lengths differ."""
+    """Compare results with those of the first server. Refused if models or lengths differ."""
     bench_runs.compare_files(files)

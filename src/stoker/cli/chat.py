@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Continue = Annotated[bool, typer.Option("--continue", "-C", help="Continue the last conversation.")]
 Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after each answer, in tokens per second.")]
-Private = Annotated[bool, typer.Option("--private", help="Keep neither the conversation nor what is typed.")]
+Private = Annotated[bool, typer.Option("--private", help="Store neither the conversation nor the input history.")]
 
 
 @shared_options(ENGINE, SAMPLING)
@@ -37,9 +37,9 @@ def chat(
     mcp: MCP = None,
     yes: Yes = False,
 ) -> None:
-    """Chat with a model. /help lists what can be done; Ctrl-C stops the answer, Ctrl-D or /exit leaves.
+    """Chat with a model. /help lists all commands, Ctrl-C stops the answer, Ctrl-D or /exit leaves.
 
-    On a terminal the last conversation and what was typed are kept for the next session.
+    On a terminal, the last conversation and the input history are stored for the next session.
     """
     with ExitStack() as stack:
         rounds = None

@@ -53,7 +53,7 @@ Address = Annotated[
         metavar="auto|HOST:PORT",
         show_default=False,
         rich_help_panel=_PANEL,
-        help="Running Ray cluster to join. Default: one is started on this machine.",
+        help="Running Ray cluster to join. [default: start one on this machine]",
     ),
 ]
 KVDir = Annotated[
@@ -63,7 +63,7 @@ KVDir = Annotated[
         metavar="FOLDER",
         show_default=False,
         rich_help_panel=_PANEL,
-        help="Folder that all nodes see, or object store (s3://BUCKET), for shared KV cache. Same as --cache-dir.",
+        help="Folder for all nodes, or object store (s3://BUCKET), for a shared KV cache. Same as --cache-dir.",
     ),
 ]
 
@@ -72,7 +72,7 @@ KVEvents = Annotated[
     typer.Option(
         "--kv-events",
         rich_help_panel=_PANEL,
-        help="Publish which KV cache blocks each replica holds, in vLLM's format, for other routers.",
+        help="Publish the KV cache blocks of each replica in vLLM's format, for other routers.",
     ),
 ]
 
@@ -89,8 +89,8 @@ def serve(
 ) -> None:
     """Serve models on the machines of a Ray cluster.
 
-    Without --address, Ray is started on this machine. Each model has --replicas engines, on any node. Ctrl-C lets
-    running requests finish, and stops what was started.
+    Without --address, Ray is started on this machine. Each model has --replicas engines, on any node. Ctrl-C
+    stops everything that was started, after running requests have finished.
     """
     found = _cluster(flags, models or [], fronts, kv_dir, kv_events=kv_events)
     if address:
@@ -119,7 +119,7 @@ def config(
 ) -> None:
     """Print a configuration for `serve deploy` or a RayService on Kubernetes.
 
-    Its first lines are the environment that every node of Ray needs.
+    Its first lines list the environment variables that every Ray node needs.
     """
     found = _given(flags, models or [], fronts, kv_dir, kv_events=kv_events)
     write("# The environment of every node, before Ray starts:\n")

@@ -33,7 +33,7 @@ _GROUPS = {
         "show": "Show a model: architecture, size, context, license.",
         "create": "Create a preset of a model.",
         "cp": "Add another name for a model.",
-        "rm": "Remove downloaded models, other names and presets.",
+        "rm": "Remove downloaded models, additional names and presets.",
     },
 }
 """Commands by the titles of the help, and what it says about each: the first sentence of its own help."""

@@ -52,7 +52,7 @@ def create(
 ) -> None:
     """Create a preset of a model. A preset is a model with its own system prompt, sampling, chat template or adapters.
 
-    Its name works wherever a model is named. What a request sets itself takes precedence over the preset.
+    Its name can be used wherever a model is named. Settings in a request take precedence over the preset.
     """
     if base is None and file is None:
         raise InvalidInput("no base model: name it with --from MODEL, or in a Modelfile (--file)", parameter="from")

@@ -32,7 +32,7 @@ _KNOWN = {
 def models(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
     """List models that can be downloaded. With --all, every model that has a short name.
 
-    MEMORY is the approximate memory that the model needs with a context of 8192 tokens; FITS says whether that much
+    MEMORY is the approximate memory of the model with a context of 8192 tokens; FITS says whether that much
     is free now.
     """
     if every:

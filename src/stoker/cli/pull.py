@@ -17,7 +17,7 @@ Pack = Annotated[
     bool,
     typer.Option(
         "--pack/--no-pack",
-        help="Pack the weights of a GGUF model for the native backend, so that its first start is fast.",
+        help="Pack the weights of a GGUF model for the native backend, for a fast first start.",
     ),
 ]
 

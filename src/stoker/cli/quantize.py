@@ -23,11 +23,11 @@ Source = Annotated[
 ]
 Target = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="GGUF file to write.")]
 Kind = Annotated[
-    str, typer.Argument(metavar="TYPE", help="Kind of weights, such as Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_XS or F16.")
+    str, typer.Argument(metavar="TYPE", help="Quantization, such as Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_XS or F16.")
 ]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="Number of threads.")]
 Requantize = Annotated[
-    bool, typer.Option("--requantize", help="Allow a MODEL that is quantized already, at a loss of quality.")
+    bool, typer.Option("--requantize", help="Allow a MODEL that is already quantized, at a loss of quality.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
 
@@ -42,7 +42,7 @@ def quantize(
     requantize: Requantize = False,
     force: Force = False,
 ) -> None:
-    """Write a GGUF file with smaller weights. It needs libllama (extra `llama`)."""
+    """Quantize a GGUF file. This needs libllama (extra `llama`)."""
     if kind.upper() not in llama_quantize.FILE_TYPES:
         known = ", ".join(llama_quantize.FILE_TYPES)
         raise InvalidInput(f"TYPE must be one of {known}, not {kind!r}", parameter="type")

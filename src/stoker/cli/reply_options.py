@@ -20,7 +20,7 @@ Schema = Annotated[
         metavar="FILE|JSON",
         show_default=False,
         rich_help_panel="Sampling",
-        help="JSON schema that the answer must follow: a file, or the schema itself.",
+        help="JSON schema for the answer: a file, or the schema itself.",
     ),
 ]
 Think = Annotated[
@@ -29,13 +29,13 @@ Think = Annotated[
         "--think/--no-think",
         show_default=False,
         rich_help_panel="Sampling",
-        help="Turn reasoning (thinking) on or off. [default: what the chat template does]",
+        help="Turn reasoning (thinking) on or off. [default: decided by the chat template]",
     ),
 ]
 
 
 Plain = Annotated[
-    bool, typer.Option("--plain", help="Show answers as they are, without rendering Markdown on a terminal.")
+    bool, typer.Option("--plain", help="Print answers unchanged, without rendering Markdown on a terminal.")
 ]
 
 

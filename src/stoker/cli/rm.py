@@ -17,7 +17,7 @@ Names = Annotated[list[str], typer.Argument(metavar="MODEL...", show_default=Fal
 
 @shared_options()
 def rm(flags: Flags, models: Names, url: OtherUrl = None, api_key: ApiKey = None) -> None:
-    """Remove downloaded models, other names and presets. Files that are used by path are not deleted."""
+    """Remove downloaded models, additional names and presets. Files outside the download cache are not deleted."""
     client = None if url is None else ServerClient(url, api_key)
     for model in models:
         if client is None:

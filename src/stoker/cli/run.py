@@ -33,7 +33,7 @@ Prompt = Annotated[
     typer.Argument(
         metavar="PROMPT",
         show_default=False,
-        help="Prompt; text that is piped in is added below it. Missing: stdin, or a conversation on a terminal.",
+        help="Prompt; text from stdin is added after it. [default: stdin, or a conversation on a terminal]",
     ),
 ]
 GivenPrompt = Annotated[
@@ -41,20 +41,18 @@ GivenPrompt = Annotated[
 ]
 Images = Annotated[
     list[str] | None,
-    typer.Option(
-        "--image", metavar="FILE", show_default=False, help="Image that the prompt is about; may be repeated."
-    ),
+    typer.Option("--image", metavar="FILE", show_default=False, help="Image to add to the prompt; may be repeated."),
 ]
 Recordings = Annotated[
     list[str] | None,
     typer.Option(
-        "--audio", metavar="FILE", show_default=False, help="Recording that the prompt is about; may be repeated."
+        "--audio", metavar="FILE", show_default=False, help="Audio file to add to the prompt; may be repeated."
     ),
 ]
 Files = Annotated[
     list[str] | None,
     typer.Option(
-        "--file", metavar="FILE", show_default=False, help="PDF or text file that the prompt is about; may be repeated."
+        "--file", metavar="FILE", show_default=False, help="PDF or text file to add to the prompt; may be repeated."
     ),
 ]
 Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after the answer, in tokens per second.")]

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 @shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
 def serve(flags: Flags, models: Models = None) -> None:
-    """Serve models over HTTP. Clients of OpenAI, Anthropic, Ollama and llama-server can use them.
+    """Serve models over HTTP. Clients can use the APIs of OpenAI, Anthropic, Ollama and llama-server.
 
-    Named models are loaded at start, as far as they fit into memory; other models are loaded on demand, and idle ones
-    are unloaded to make room. Without MODEL, all pulled models are served. Ctrl-C lets running requests finish, and
-    stops the server.
+    Named models are loaded at startup, as far as they fit into memory. Other models are loaded on demand, and idle
+    models are unloaded to make room. Without MODEL, all pulled models are served. Ctrl-C stops the server after running
+    requests have finished.
 
     Sampling options are defaults for requests that do not set them, unless the model recommends other values.
     """

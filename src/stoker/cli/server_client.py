@@ -33,7 +33,7 @@ Url = Annotated[
 ]
 OtherUrl = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", show_default=False, help="Ask the server at this URL instead of this disk."),
+    typer.Option("--url", metavar="URL", show_default=False, help="Server to ask instead of the local disk."),
 ]
 ApiKey = Annotated[
     str | None,
@@ -41,7 +41,7 @@ ApiKey = Annotated[
         "--api-key",
         metavar="KEY",
         show_default=False,
-        help="Key of the server. [default: $STOKER_ADMIN_KEY, else the first of $STOKER_API_KEY]",
+        help="API key for the server. [default: $STOKER_ADMIN_KEY, else the first of $STOKER_API_KEY]",
     ),
 ]
 

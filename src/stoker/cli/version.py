@@ -15,7 +15,7 @@ _EXTRAS = {"llama-cpp-python": "llama backend", "onnxruntime": "onnx backend"}
 
 @shared_options()
 def version(flags: Flags, as_json: AsJson = False) -> None:
-    """Show versions for bug reports. They are those of Stoker, Python and the optional backends."""
+    """Show versions for bug reports: Stoker, Python and the optional backends."""
     facts: dict[str, Any] = {
         "stoker": __version__,
         "python": platform.python_version(),

@@ -107,7 +107,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 if owners.setdefault(name, spec.model) != spec.model:
                     raise ConfigError(f"{name!r} would be both {owners[name]} and {spec.model}: give aliases")
         if len({spec.deployment for spec in found}) < len(found):
-            raise ConfigError("two models have one name: give them names in [registry.models]", key="models")
+            raise ConfigError("two models have the same name: give them names in [registry.models]", key="models")
         return found
 
     def check_kv_type(self) -> None:

@@ -123,7 +123,7 @@ class LocalCluster:
             socket.create_server((server.host, server.port)).close()
         except OSError as error:
             reason = str(error.strerror).partition(" (while ")[0]
-            raise ConfigError(f"{server.host}:{server.port} cannot be listened on: {reason}", key="port") from error
+            raise ConfigError(f"cannot listen on {server.host} port {server.port}: {reason}", key="port") from error
 
     def _check_running(self, ray: Any, serve: Any) -> None:
         """Raises ConfigError: another command serves on this cluster, or its Ray Serve listens on another port."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_PLAIN_HTTP = "Ray's entrance speaks plain HTTP: end TLS before it, or between it and the world"
-_REPLICAS = "replicas of a model come and go by --replicas MIN-MAX, and with 0-MAX the last one leaves an idle model"
+_PLAIN_HTTP = "Ray's proxy speaks plain HTTP: terminate TLS in front of the cluster"
+_REPLICAS = "--replicas MIN-MAX starts and stops replicas instead; with 0-MAX, an idle model has none"
 
 REFUSED: Mapping[str, str] = {
-    "models_dir": "a cluster serves the models that are named: each has replicas of its own",
+    "models_dir": "a cluster serves only the named models",
     "unix_socket": "a cluster is reached over the network",
-    "root_path": "give the prefix to what stands before the cluster",
-    "slot_save_path": "a slot belongs to one replica; keep KV in a folder that all nodes see (--kv-dir)",
+    "root_path": "set the prefix in the proxy in front of the cluster",
+    "slot_save_path": "a slot belongs to one replica; keep KV in a folder for all nodes (--kv-dir)",
     "tls_certificate": _PLAIN_HTTP,
     "tls_key": _PLAIN_HTTP,
     "pin": _REPLICAS,

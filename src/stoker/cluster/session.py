@@ -262,14 +262,14 @@ def _check_possible(question: Question[Any]) -> None:
     match question:
         case SaveSlot() | RestoreSlot() | EraseSlots(slot=int()):
             raise UnsupportedParameter(
-                "a slot belongs to one replica, and a cluster has several that come and go: slots cannot be saved, "
-                "restored or erased one by one. Erase all of them, or keep KV in a folder (--kv-dir)",
+                "a slot belongs to one replica, and the replicas of a cluster change: slots cannot be saved, "
+                "restored or erased individually. Erase all of them, or keep KV in a folder (--kv-dir)",
                 parameter="id_slot",
             )
         case ChangeAdapters() if not question.is_empty:
             raise UnsupportedParameter(
                 "adapters of a model in a cluster are given when it is served (--lora): replicas that start later "
-                "would not have what is changed now",
+                "would not have the change",
                 parameter="lora",
             )
         case _:

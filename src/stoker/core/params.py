@@ -1,6 +1,6 @@
-"""Every sampling number that one request can carry; nothing here samples.
+"""The sampling parameters of one request. This module does not sample.
 
-`None` always means "not given", so that a later layer may fill it in:
+`None` always means "not given". Missing values are filled in by the next layer:
 request > the model's own recommendation > configuration > `BUILT_IN`. Zero and the empty tuple are values.
 """
 
@@ -21,14 +21,14 @@ Checked: TypeAlias = Callable[[str, object], Any]
 
 MAX_TEXTS = 256
 MAX_TEXT_CHARS = 2**14
-"""Of all strings of a list together. Every token is looked at for each of them."""
+"""Maximum total length of the strings of a list, in characters; each string costs time for every token."""
 MAX_TOKEN_IDS = 2**20
-"""No vocabulary is as large."""
+"""Maximum number of token ids in a list; larger than any vocabulary."""
 
 DEFAULT_MAX_TOKENS = 16384
-"""Maximum length of an answer, in tokens, where nothing sets `max_tokens` and the context is a third longer."""
+"""Default of `max_tokens`, in tokens, if the context is at least a third longer."""
 NO_LIMIT = -1
-"""As `max_tokens`: until the model stops or the context is full."""
+"""Value of `max_tokens` for no limit: until the model stops or the context is full."""
 
 _MAX_INT = 2**31 - 1
 _MAX_SEED = 2**64 - 1
@@ -37,10 +37,10 @@ _MAX_SEED = 2**64 - 1
 @suggests_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to choose tokens and when to stop, for one request.
+    """Sampling parameters and stop conditions of one request. None = not given.
 
-    Numbers may be of any type, and lists any collection, such as those of NumPy: what is kept is plain Python. A list
-    holds at most 256 strings, with 16384 characters together, or 1048576 token ids.
+    Numbers may have any numeric type, and lists may be any collection, such as NumPy arrays; they are converted to
+    plain Python types. A list can have 256 strings with 16384 characters in total, or 1048576 token ids.
 
     Raises:
         InvalidInput: a value is of a wrong type, outside its range, or too long; `fields["parameter"]` names it.
@@ -49,7 +49,7 @@ class SamplingParams:
     temperature: float | None = None
     """Sampling temperature, 0 to 100; 0 = greedy, larger is more random."""
     dynatemp_range: float | None = None
-    """Dynamic temperature: temperature ± this, by the entropy of the row. 0 = off."""
+    """Dynamic temperature: range above and below `temperature`, selected by the entropy of the logits. 0 = off."""
     dynatemp_exponent: float | None = None
     top_k: int | None = None
     """Sample from the k most likely tokens; 0 or -1 = all."""
@@ -62,30 +62,30 @@ class SamplingParams:
     top_n_sigma: float | None = None
     """Keep logits within n standard deviations of the largest (arXiv:2411.07641). 0 or -1 = off."""
     xtc_probability: float | None = None
-    """Chance that the most likely tokens above `xtc_threshold` are dropped. 0 = off."""
+    """XTC sampling: probability of dropping the most likely tokens above `xtc_threshold`. 0 = off."""
     xtc_threshold: float | None = None
-    """Above 0.5 it has no effect."""
+    """XTC sampling: minimum probability of the tokens to drop; values above 0.5 have no effect."""
     infill: bool | None = None
-    """End where no text is likely to come next, for answers that fill a gap. Mirostat replaces it."""
+    """End the answer if no continuation is likely, for filling in the middle. Mirostat replaces it."""
     dry_multiplier: float | None = None
     """DRY penalty against repeated token sequences. 0 = off."""
     dry_base: float | None = None
     dry_allowed_length: int | None = None
-    """Repetitions up to this many tokens are not penalised."""
+    """DRY: maximum length of a repetition without a penalty, in tokens."""
     dry_penalty_last_n: int | None = None
-    """How many tokens DRY looks back. -1 = all, 0 = off."""
+    """DRY: number of last tokens to consider. -1 = all, 0 = off."""
     dry_sequence_breakers: Sequence[str] | None = None
-    """Strings over which a repetition does not continue."""
+    """DRY: strings that interrupt a repetition."""
     repetition_penalty: float | None = None
     """Divides the logits of seen tokens (multiplies negative ones). 1 = off."""
     presence_penalty: float | None = None
-    """Subtracted once from the logit of each seen token. Range -2 … 2 on the wire; wider here."""
+    """Subtracted once from the logit of each seen token. The HTTP APIs allow -2 to 2; the library allows more."""
     frequency_penalty: float | None = None
     """Subtracted once per occurrence from the logit of each seen token."""
     penalty_last_n: int | None = None
-    """How many tokens (prompt and completion) the three penalties look back. -1 = all, 0 = off."""
+    """Number of last tokens (prompt and completion) for the three penalties. -1 = all, 0 = off."""
     mirostat: int | None = None
-    """0 = off, 2 = Mirostat 2 (arXiv:2007.14966), which replaces all truncation."""
+    """0 = off, 2 = Mirostat 2 (arXiv:2007.14966), which replaces all truncation stages such as top k."""
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
     logit_bias: Mapping[int, float] | None = None
@@ -93,24 +93,24 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     """If given, no other token can be chosen."""
     banned_token_ids: Sequence[int] | None = None
-    """Can never be chosen. Those of the request, the model and the configuration add up."""
+    """Token ids that are never chosen. The lists of the request, the model and the configuration are combined."""
     seed: int | None = None
-    """Random seed; the same seed and request give the same answer, whatever else runs. Default: random."""
+    """Random seed; the same seed and request give the same answer in any batch. Default: random."""
     max_tokens: int | None = None
     """Maximum number of tokens to generate; 0 = process the prompt only, -1 = until the model stops or the context is
     full. Default: 16384, but no more than three quarters of the context."""
     min_tokens: int | None = None
-    """No end of generation before this many completion tokens."""
+    """Minimum number of completion tokens before the end of generation."""
     ignore_eos: bool | None = None
-    """Go on after an end-of-generation token, up to `max_tokens`."""
+    """Continue after an end-of-generation token, up to `max_tokens`."""
     stop: str | Sequence[str] | None = None
     """Stop sequence: text that ends the answer and is not part of it; may be repeated."""
     stop_token_ids: Sequence[int] | None = None
-    """Token ids that end the answer, beside the model's own."""
+    """Token ids that end the answer, in addition to the model's own."""
     logprobs: int | None = None
     """Report the log-probability of each chosen token and of this many alternatives. 0 = chosen token only."""
     post_sampling_probs: bool | None = None
-    """Report what tokens were drawn from, behind all stages of sampling, and not what the model gave."""
+    """Report probabilities after all sampling stages instead of those of the model."""
 
     def __post_init__(self) -> None:
         for name, checked in _CHECKED.items():

@@ -79,7 +79,7 @@ class Request:
         most = info.max_batch_tokens - info.num_slots
         longest = max((placed.span.length for placed in self.spans if placed.span.is_whole), default=0)
         if longest > max(0, most):
-            message = f"an image becomes {longest} rows that are computed at once: here they may be {most}"
+            message = f"an image takes {longest} tokens, which must be computed in one step; the maximum is {most}"
             raise InvalidInput(message, parameter="messages")
 
 

@@ -1,4 +1,4 @@
-"""What a front end must know about a loaded model, in words and numbers; the model says it once, when it is ready."""
+"""Properties of a loaded model for front ends, which its engine sends once, when it is ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from stoker.errors import UnsupportedParameter
 
 
 class FillTokens(msgspec.Struct, frozen=True):
-    """The tokens that make a model fill in the middle. Not every model that can do this knows repositories."""
+    """Special tokens for filling in the middle. `repository` and `separator` are None if the model has no such
+    tokens."""
 
     prefix: int
     suffix: int
@@ -21,23 +22,23 @@ class FillTokens(msgspec.Struct, frozen=True):
 
 
 class EmbeddingCard(msgspec.Struct, frozen=True):
-    """What a front end must know about a model's embeddings."""
+    """Properties of a model's embeddings."""
 
     pooling: str
-    """`mean`, `cls`, `last`, or `rank`: then it ranks texts instead."""
+    """`mean`, `cls`, `last`, or `rank` for a reranking model."""
     size: int
-    """Numbers of one embedding."""
+    """Length of an embedding."""
     max_tokens: int
-    """Longest input."""
+    """Maximum length of an input, in tokens."""
 
 
 class TranscriptionCard(msgspec.Struct, frozen=True):
-    """What a front end must know about a model that writes down what is said."""
+    """Properties of a model that transcribes speech."""
 
     languages: list[str]
-    """Codes of the languages that it knows."""
+    """Codes of the supported languages."""
     can_translate: bool
-    """It also writes down in English what is said in another language."""
+    """The model can translate speech in other languages to English."""
 
 
 class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: str
     scale: float
-    """For requests that choose no adapters."""
+    """Scale for requests that select no adapters."""
     rank: int
     size_bytes: int
 
@@ -61,7 +62,7 @@ class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """What a front end must know about a loaded model. Sizes are in tokens."""
+    """Properties of a loaded model. Sizes are in tokens unless a unit is given."""
 
     name: str
     backend: str
@@ -72,9 +73,9 @@ class ModelCard(msgspec.Struct, frozen=True):
     context_size: int
     kv_tokens: int
     parallel: int
-    """Most sequences that run at the same time."""
+    """Maximum number of concurrent sequences."""
     max_queue: int
-    """Most requests that wait."""
+    """Maximum number of queued requests."""
     chat_template: str | None
     bos_token: str
     eos_token: str
@@ -85,37 +86,37 @@ class ModelCard(msgspec.Struct, frozen=True):
     fill_tokens: FillTokens | None = None
     """None = the model cannot fill in the middle."""
     embedding: EmbeddingCard | None = None
-    """None = the model cannot embed."""
+    """None = the model cannot compute embeddings."""
     can_generate: bool = True
-    """False: the model embeds or transcribes, and continues no text."""
+    """False = the model computes embeddings or transcribes, and does not generate text."""
     transcription: TranscriptionCard | None = None
-    """None = the model is not made for transcriptions; one that hears may still be asked for them."""
+    """None = the model is not a Whisper model. A chat model with audio input can still be asked to transcribe."""
     adapters: list[AdapterCard] = []
     """LoRA adapters that the engine started with."""
     tool_format: str = ""
-    """Name of the format of tool calls that the settings ask for; empty = by the chat template."""
+    """Name of the configured tool call format; empty = detected from the chat template."""
     marker_tokens: list[str] = []
     """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
     system: str = ""
-    """System prompt of conversations that bring none."""
+    """System prompt of conversations without one."""
     backend_version: str = ""
-    """That of a program that computes outside of Stoker; empty = no such program computes."""
+    """Version of the external program that runs the model, such as llama-server; empty = Stoker runs the model."""
     can_constrain_calls: bool = False
-    """Tool calls can be held to a grammar in the model's own format."""
+    """Tool calls can be constrained by a grammar in the model's own format."""
     sampling: SamplingParams = SamplingParams()
-    """What holds where a request says nothing."""
+    """Default sampling parameters of requests."""
     media: list[MediaKind] = []
-    """What the model takes beside text."""
+    """Kinds of input other than text."""
     media_refusal: str = ""
-    """Why images are refused, where a projector could not change it."""
+    """Reason for refusing images, if a projector would not help."""
     image_text: str = ""
-    """What the chat template writes in place of an image; empty = images are put where their markers are in texts."""
+    """Text of the chat template for an image; empty = images replace their markers in texts."""
     row_width: int = 0
-    """Numbers of a row of an image; 0 = the owner of this card moves no rows."""
+    """Length of the embeddings of images; 0 = the owner of this card does not process them."""
     most_kv_tokens: int = 0
-    """Size of the pool at most, while other models lend it their KV memory; 0 = its size is fixed."""
+    """Maximum size of the KV pool with KV borrowed from other models; 0 = the size is fixed."""
     devices: list[str] = []
-    """The devices besides the CPU that compute, in words."""
+    """Descriptions of the devices other than the CPU that run the model."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:

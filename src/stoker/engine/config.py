@@ -60,20 +60,21 @@ class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelPreset(msgspec.Struct, frozen=True, kw_only=True):
-    """What a preset says about conversations with a model."""
+    """Settings of a preset for conversations with a model."""
 
     system: str = ""
-    """System prompt of conversations that bring none."""
+    """System prompt of conversations without one."""
     template: str = ""
     """Chat template instead of the model's own; empty = the model's own."""
     sampling: SamplingParams = SamplingParams()
-    """Defaults that win over the model's recommendation."""
+    """Defaults that take precedence over the model's recommendation."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One model with its share of the machine. Sizes are in tokens; crosses the process border as JSON.
+    """Settings of one model. Sizes are in tokens unless a unit is given.
 
-    Whole numbers may be of any type, such as those of NumPy, and texts paths: what is kept is plain Python.
+    Integers may be of any integer type, such as NumPy's, and strings may be `Path` objects. They are converted to plain
+    Python types.
 
     Raises:
         InvalidInput: a value is of a wrong type, or outside its range; `fields["parameter"]` names it.
@@ -86,11 +87,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     """Name under which the model is served. Default: MODEL."""
     backend: BackendName = "auto"
-    """Compute backend: native (Stoker's own CPU kernels), llama (libllama), onnx (ONNX Runtime), or auto, which chooses
-    by the model's file."""
+    """Compute backend: native (Stoker's own CPU kernels), llama (libllama), onnx (ONNX Runtime), or auto, which
+    depends on the model file."""
     ctx_size: int | None = None
-    """Context size: the maximum length of one request, prompt and answer, in tokens. Default: what the model was
-    trained with, at most 8192."""
+    """Context size: the maximum length of one request, prompt and answer, in tokens. Default: the trained
+    context length, at most 8192."""
     kv_tokens: int | None = None
     """Size of the KV cache that all requests share, in tokens. Default: from the memory plan."""
     parallel: int = 8
@@ -100,50 +101,50 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_tokens: int = 262_144
     """Maximum number of prompt tokens in the queue; a request that would exceed it is refused with status 429."""
     mmproj: str = "auto"
-    """Multimodal projector (GGUF) for images and audio: a file, auto (a file with mmproj in its name beside the model,
-    or the encoder in an ONNX folder), or off."""
+    """Multimodal projector (GGUF) for images and audio: a file, auto (a file with mmproj in its name in the
+    model's folder, or the encoder in an ONNX folder), or off."""
     image_min_tokens: int | None = None
-    """Minimum number of tokens of an image, for projectors that give larger images more of them (Qwen VL, Gemma 4,
-    Pixtral): small images are enlarged. 1 to 16384. Default: the projector's own."""
+    """Minimum number of tokens of an image, 1 to 16384, for projectors that use more tokens for larger images (Qwen VL,
+    Gemma 4, Pixtral). Small images are enlarged. Default: the projector's own."""
     image_max_tokens: int | None = None
-    """Maximum number of tokens of an image, for the same projectors: large images are reduced, which takes less time.
-    1 to 16384. Default: the projector's own."""
+    """Maximum number of tokens of an image, 1 to 16384, for projectors that use more tokens for larger images. Large
+    images are reduced, which takes less time. Default: the projector's own."""
     threads: int | None = None
     """Number of CPU threads, 1 to 512. Default: one per physical core that this process may use."""
     kv_type: KVType | None = None
-    """KV cache data type; q8 takes 56 % of the memory of f16, q4 (keys of 8 bits, values of 4) 42 %. Default: i16 or
-    q16 where the native backend is faster with it, else f16."""
+    """KV cache data type; q8 takes 56 % of the memory of f16, q4 (8-bit keys, 4-bit values) 42 %. Default: i16 or
+    q16 if the native backend is faster with it on this CPU, else f16."""
     max_draft: int | None = None
     """Maximum draft length for speculative decoding, 0 to 63 tokens; 0 = off. Output does not change. Default: 15 on
     the native backend, 0 on others."""
     draft_model: str = ""
     """Smaller model with the same vocabulary that drafts tokens: a GGUF file, or a name as for MODEL. Output does not
-    change. Native backend and --runtime llama-server only. Default: none, drafts come from the text alone."""
+    change. Native backend and --runtime llama-server only. Default: none, only prompt lookup."""
     provider: str = "auto"
     """ONNX Runtime's execution provider, such as cpu or cuda; several, such as cuda,openvino, are tried in this order.
-    auto = what the model's metadata.json says, else the fastest available."""
+    auto = the one in the model's metadata.json, else the fastest available."""
     device_id: DeviceIDs | None = None
-    """Device number for ONNX Runtime's execution provider. Several, such as 0,1, are for replicas, which take them in
-    turn. Default: what the model's metadata.json says, else 0."""
+    """Device number for ONNX Runtime's execution provider. Several, such as 0,1, are assigned to replicas in turn.
+    Default: the one in the model's metadata.json, else 0."""
     onnx_variant: str = ""
-    """Graph to use from an ONNX folder with several, such as q4f16. Default: the one that suits a CPU best."""
+    """Graph to use from an ONNX folder with several, such as q4f16. Default: the best one for CPUs."""
     pooling: PoolingName | None = None
-    """Pooling for embeddings. Default: what the model's file says, else mean."""
+    """Pooling for embeddings. Default: the pooling in the model file, else mean."""
     cache_ram: int | None = None
     """RAM for evicted KV cache, in MiB; 0 = none. Default: a quarter of the free memory, at most 8192."""
     kv_cache_dir: str = ""
-    """Directory for the persistent prefix cache, which outlives a restart; auto = kv in Stoker's cache folder. Several
-    servers may share it. Also an object store, such as s3://BUCKET/PREFIX (extra s3). Default: none, because it has the
-    tokens of prompts."""
+    """Directory for the persistent prefix cache, which survives restarts; auto = kv in Stoker's cache folder. Several
+    servers may share it. Also an object store, such as s3://BUCKET/PREFIX (extra s3). Default: none, because the files
+    contain the tokens of prompts."""
     cache_disk: int | None = None
     """Maximum size of the persistent prefix cache, in MiB. Default: half of the free disk space, at most 10240."""
     slot_save_path: str = ""
     """Directory in which clients may save and restore slots by name. Default: none."""
     lora: list[str] = []
-    """LoRA adapter (GGUF); may be repeated. NAME=PATH is used by requests that ask for NAME; PATH alone, or with a
-    scale, by all requests that choose none. Native and llama backends, GGUF models only."""
+    """LoRA adapter (GGUF); may be repeated. NAME=PATH applies to requests that select NAME; PATH alone, or with a
+    scale, applies to all requests that select no adapter. Native and llama backends, GGUF models only."""
     adapters: tuple[AdapterSpec, ...] = ()
-    """LoRA adapters that a client loaded, besides those of `lora`."""
+    """LoRA adapters that clients loaded in addition to `lora`."""
     control_vector: list[str] = []
     """Control vector (GGUF) to add to the hidden states; may be repeated. llama backend only."""
     control_vector_layers: str = ""
@@ -159,11 +160,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Number of layers to offload to the GPU on the llama backend; 0 = none, -1 = all, auto = as many as fit. Default:
     auto."""
     n_cpu_moe: int | None = None
-    """Number of layers, from the first one, whose experts stay in the machine's memory on the llama backend. Default:
-    0."""
+    """Number of first layers whose experts stay in RAM on the llama backend. Default: 0."""
     override_tensor: str = ""
-    """Tensors of the llama backend that lie elsewhere: PATTERN=BUFFER, with commas between them, as in llama.cpp; such
-    as exps=CPU. Default: none."""
+    """Buffers for tensors of the llama backend, as in llama.cpp: comma-separated PATTERN=BUFFER, such as exps=CPU.
+    Default: none."""
     split_mode: SplitMode | None = None
     """How the llama backend splits the model across GPUs: none, by layer, or by row of each matrix. Default: layer."""
     main_gpu: int | None = None
@@ -173,20 +173,21 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     chat_template_file: str = ""
     """File with a Jinja chat template to use instead of the model's own."""
     tool_format: str = ""
-    """Format of the model's tool calls, such as hermes; none = requests with tools are refused. Default: the one that
-    the chat template writes."""
+    """Format of the model's tool calls, such as hermes; none = requests with tools are refused. Default: detected from
+    the chat template."""
     script: str = ""
-    """JSON file with answers for a model that only plays them, for tests of clients. The name of the model is free."""
+    """JSON file with answers that are replayed instead of a model, for tests of clients. MODEL can then be any name."""
     num_replicas: int = 1
-    """For how many engines of this model the memory must suffice: what is not given is one engine's part of it."""
+    """Number of engines of this model that must fit into memory; sizes that are not given are one engine's part of
+    it."""
     most_kv_tokens: int = 0
-    """Size of the KV cache while other models of the server lend it theirs, at most, in tokens; 0 = none does."""
+    """Maximum size of the KV cache with KV borrowed from other models of the server, in tokens; 0 = no lending."""
     has_siblings: bool = False
-    """Other engines of this model run beside it, or may: weights lie where all of them can map them."""
+    """Other engines of this model run, or may run, so weights are stored where all engines can map them."""
     sampling: SamplingParams = SamplingParams()
     """Defaults below the request's own values and the model's recommendation."""
     preset: ModelPreset = ModelPreset()
-    """Of a model that is a preset."""
+    """Settings of the preset, if the model is a preset."""
 
     def __post_init__(self) -> None:
         for name, checked in _CHECKED.items():
@@ -236,7 +237,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class TensorOverride:
-    """Tensors that lie elsewhere than their layer says."""
+    """Tensors in another buffer than that of their layer."""
 
     pattern: str
     """A regular expression that their names contain."""

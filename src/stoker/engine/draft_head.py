@@ -68,7 +68,7 @@ class HeadDrafts:
         try:
             drafts = self._port.draft(asked, guess)
         except BackendError as error:
-            logger.warning("the draft head of the model is switched off: %s", error.message)
+            logger.warning("the draft head of the model is turned off: %s", error.message)
             self._is_broken = True
             return Drafted([[] for _ in wanted], 0, 0, 0.0)
         return Drafted(drafts, max(map(len, drafts), default=0), num_caught_up, self._clock() - began)

@@ -197,7 +197,7 @@ class DraftModel:
                     places = [(self._sequence_in(chunk.slot), ahead) for chunk in chunks if chunk.num_logits]
                     found += self._guess(logits[:, : self._num_tokens], places)
         except BackendError as error:
-            logger.warning("the draft model is switched off: %s", error.message)
+            logger.warning("the draft model is turned off: %s", error.message)
             self._is_broken = True
             return None
         for slot, entries in parts:

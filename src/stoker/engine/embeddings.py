@@ -315,12 +315,12 @@ def _check(embed: Embed, info: EmbeddingInfo, name: str) -> None:
         raise InvalidInput(f"`{embed.parameter}` is empty: there is nothing to compute", parameter=embed.parameter)
     is_rank = info.pooling is Pooling.RANK
     if is_rank and embed.query is None:
-        raise InvalidInput(f"{name} ranks texts and has no embeddings: ask /v1/rerank", parameter="model")
+        raise InvalidInput(f"{name} is a reranking model without embeddings: use /v1/rerank", parameter="model")
     if embed.query is not None and not is_rank:
         message = f"{name} is not a reranking model (its pooling is `{info.pooling.value}`, not `rank`)"
         raise InvalidInput(f"{message}: serve one, or compare embeddings from /v1/embeddings", parameter="model")
     if embed.dimensions is not None and not 1 <= embed.dimensions <= info.size:
-        message = f"`dimensions` must be between 1 and {info.size}, which is all that {name} has"
+        message = f"`dimensions` must be between 1 and {info.size}, the size of the embeddings of {name}"
         raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
 
 
@@ -379,7 +379,7 @@ def _check_length(num_tokens: int, limit: int, name: str, *, at_least: bool) -> 
         count = f"at least {num_tokens}" if at_least else num_tokens
         raise ContextLengthExceeded(
             f"{name} has {count} tokens, but this model takes at most {limit}: it exceeds the available context size. "
-            f"Shorten it, or have it cut.",
+            f"Shorten it, or request truncation.",
             num_prompt_tokens=num_tokens,
             context_size=limit,
         )

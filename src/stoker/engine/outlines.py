@@ -125,7 +125,7 @@ class Outlines:
 
     def _grammar(self, grammar: GrammarText, sampling: SamplingParams, begun: str) -> grammar_compiler.Compiled:
         if sampling.ignore_eos:
-            message = "`ignore_eos` and a constraint exclude each other: the constraint says where an answer ends"
+            message = "`ignore_eos` and a constraint cannot be combined: the constraint says where an answer ends"
             raise InvalidInput(message, parameter="ignore_eos")
         compiler = self._opened_compiler()
         future = compiler.open(grammar)

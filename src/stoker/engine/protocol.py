@@ -52,7 +52,7 @@ PlacedPrompt: TypeAlias = str | Sequence[int | str | Span]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One token with its log-probability (natural logarithm, after no sampling transform)."""
+    """One token with its log-probability (natural logarithm, before all sampling stages)."""
 
     token_id: int
     logprob: float
@@ -60,12 +60,13 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """What was chosen at one position, and the most likely alternatives (most likely first)."""
+    """The chosen token at one position, and the most likely alternatives (most likely first)."""
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...]
     is_text: bool = True
-    """False: `chosen` adds nothing to the answer's text, as a control token, or one that only ends the answer."""
+    """False = `chosen` adds nothing to the text of the answer, such as a control token or an end-of-generation
+    token."""
 
 
 class PromptToken(msgspec.Struct, frozen=True, array_like=True):
@@ -83,13 +84,13 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    """Prompt tokens whose KV was really reused."""
+    """Prompt tokens that were not computed, because their KV was cached."""
     reasoning_tokens: int = 0
-    """Completion tokens of the reasoning, its markers included."""
+    """Completion tokens of the reasoning, including its markers."""
     audio_tokens: int = 0
-    """Prompt tokens that are rows of recordings."""
+    """Prompt tokens that are embeddings of audio."""
     image_tokens: int = 0
-    """Prompt tokens that are rows of images."""
+    """Prompt tokens that are embeddings of images."""
 
 
 class Expect(msgspec.Struct, frozen=True, tag=True):

@@ -63,8 +63,8 @@ class RequestIntake:
             AdapterNotFound: it asks for an adapter that is not loaded.
         """
         if not self._info.can_generate:
-            message = f"{self._info.name} writes no text: it is an encoder, for embeddings or ranking"
-            raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
+            message = f"{self._info.name} does not generate text: it is an encoder, for embeddings or ranking"
+            raise InvalidInput(f"{message}. Use /v1/embeddings, or serve another model", parameter="model")
         if submit.media:
             raise media_refused(submit.media[0].kind)  # what an engine takes stands in the prompt already
         self._check_length(submit)

@@ -90,7 +90,7 @@ def file_slot(
         StokerError: see `SlotFiles` and `SlotPort`.
     """
     if files is None:
-        message = "saving and restoring slots is switched off: start the server with --slot-save-path FOLDER"
+        message = "saving and restoring slots is turned off: start the server with --slot-save-path FOLDER"
         raise UnsupportedParameter(message, parameter="action")
     if port is None:
         raise UnsupportedParameter("this model's backend cannot export its KV cache", parameter="action")

@@ -1,6 +1,6 @@
-"""What an engine reports about itself about once a second: how much it does, has done and holds. It names no request.
+"""Statistics that an engine reports about once a second. They do not identify requests.
 
-A field without a mark is a counter: it counts since the start of the engine's process.
+A field without a mark is a counter since the start of the engine's process.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from stoker.core.histogram import Distribution, Gauge
 
 
 class AdapterLoad(msgspec.Struct, frozen=True, array_like=True):
-    """How busy an adapter is."""
+    """Load of an adapter."""
 
     name: str
     num_running: int
     num_waiting: int
     num_tokens: int
-    """Tokens written with the adapter since the start."""
+    """Tokens generated with the adapter since the start."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, tag=True):
-    """The numbers of one engine at one moment; its process sends them as a sign of life."""
+    """Statistics of one engine at one time. KV is counted in cells (tokens). Its process also sends them as a
+    heartbeat."""
 
     num_steps: int
     num_running: Annotated[int, Gauge.SUM]
@@ -36,11 +37,11 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True):
     kv_capacity: Annotated[int, Gauge.SUM]
     """Cells of the KV pool."""
     stalled_s: Annotated[float, Gauge.LARGEST]
-    """How long work has been waiting without a step being finished."""
+    """Time for which requests have waited without a finished step, in seconds."""
     prompt_tokens: int = 0
-    """Prompt tokens of all requests that have begun to be computed."""
+    """Prompt tokens of all requests that have started."""
     cached_tokens: int = 0
-    """Prompt tokens that were not computed, because their KV was found."""
+    """Prompt tokens that were not computed, because their KV was cached."""
     pool_hit_tokens: int = 0
     """Cached prompt tokens found in the KV pool; the rest came from the tiers."""
     pool_evicted_tokens: int = 0
@@ -63,27 +64,26 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True):
     """Bytes of the states of recurrent layers of the sequences counted in `kv_sequences`."""
     num_preemptions: int = 0
     num_drafts: int = 0
-    """How often tokens were drafted for a request."""
+    """Number of drafts."""
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     """Drafted tokens that became part of an answer."""
     drafted_grammar_tokens: int = 0
-    """Drafted tokens that the grammar of the answer made certain; of both kinds of tokens above, this and the next are
-    a part."""
+    """Drafted tokens that a grammar made certain; included in `drafted_tokens`."""
     accepted_grammar_tokens: int = 0
     drafted_model_tokens: int = 0
-    """Drafted tokens that a model has guessed."""
+    """Drafted tokens of a draft model or draft head; included in `drafted_tokens`."""
     accepted_model_tokens: int = 0
     draft_model_s: float = 0.0
-    """Seconds that a model has drafted."""
+    """Compute time of the draft model or draft head, in seconds."""
     grammar_compile_s: Distribution = Distribution()
     """Seconds to compile a grammar, see `grammars.compiler`."""
     num_grammar_hits: int = 0
-    """Grammars that were known from an earlier request."""
+    """Grammars that were found in the cache of compiled grammars."""
     num_constrained_tokens: int = 0
-    """Rows in which a token was chosen that a grammar or a budget allows."""
+    """Tokens that were chosen under a grammar or a reasoning budget."""
     mask_s: float = 0.0
-    """Seconds for finding out which tokens these are."""
+    """Time for computing the allowed tokens, in seconds."""
     step_s: Distribution = Distribution()
     """Seconds of a step. `engine.metrics` has the buckets of this distribution and of those below."""
     queue_s: Distribution = Distribution()
@@ -91,13 +91,13 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True):
     prefill_s: Distribution = Distribution()
     """Seconds from a request's first step to its first token."""
     running_s: Distribution = Distribution()
-    """Seconds from a request's first step to its last token, for requests that came to their end."""
+    """Seconds from a request's first step to its last token, for finished requests."""
     step_tokens: Distribution = Distribution()
-    """Tokens that a step computes, of prompts and of answers."""
+    """Computed tokens of a step, of prompts and answers."""
     num_step_sequences: int = 0
-    """Requests that had a part in a step, added up over all steps."""
+    """Number of requests in each step, added up over all steps."""
     num_paused: Annotated[int, Gauge.SUM] = 0
-    """Requests whose clients read too slowly."""
+    """Requests that are paused because their clients read slowly."""
     tiers: TierCounters = TierCounters()
-    """KV in memory and on disk, behind the pool."""
+    """Counters of the RAM and disk tiers."""
     adapters: list[AdapterLoad] = []

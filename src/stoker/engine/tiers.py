@@ -76,6 +76,6 @@ def _disk_limit(config: EngineConfig, place: BlockPlace) -> int:
     if config.cache_disk is None:
         return sys.maxsize if free_bytes is None else min(_MAX_DISK_MIB * _MIB, free_bytes // _DISK_SHARE)
     if free_bytes is None:
-        message = "--cache-disk bounds a folder. Objects leave by a rule of the bucket that lets them expire"
+        message = "--cache-disk limits folders only. For an object store, configure an expiration rule of the bucket"
         raise ConfigError(message, key="cache_disk")
     return config.cache_disk * _MIB

@@ -162,7 +162,7 @@ class _Parser:
         self._at += 1
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._wrong(f"at most {MAX_DEPTH} groups inside of each other")
+            raise self._wrong(f"at most {MAX_DEPTH} nested groups")
         self._skip(_SPACE_AND_LINES)
         inner = self._alternatives(_SPACE_AND_LINES)
         self._expect(")")

@@ -22,7 +22,7 @@ _MAX_EXPRESSION: Final = 48 << 10
 _MAX_NESTING: Final = 8
 """Levels of rules that contain themselves."""
 _MAX_DEPTH: Final = 64
-"""Rules and groups inside of each other."""
+"""Rules and nested groups."""
 _MAX_REPEAT: Final = 2_000
 _TOKEN: Final = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|\#[^\n]*)
@@ -172,7 +172,7 @@ class _Parser:
 
     def _any(self, depth: int) -> _Node:
         if depth > _MAX_DEPTH:
-            raise GrammarTooComplex(f"the Lark grammar has over {_MAX_DEPTH} groups inside of each other")
+            raise GrammarTooComplex(f"the Lark grammar has over {_MAX_DEPTH} nested groups")
         self._takes("|")
         options = [self._sequence(depth)]
         while self._takes("|"):
@@ -373,7 +373,7 @@ class _Writer:
             self.is_cut = True
             return None
         if len(self._open) >= _MAX_DEPTH:
-            raise GrammarTooComplex(f"the Lark grammar has over {_MAX_DEPTH} rules inside of each other")
+            raise GrammarTooComplex(f"the Lark grammar has over {_MAX_DEPTH} nested rules")
         self._open.append(name)
         is_terminal = not is_lexeme and name.lstrip("_")[:1].isupper()
         found = self._written(self._rules[name], is_lexeme=is_lexeme or is_terminal)

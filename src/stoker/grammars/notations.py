@@ -41,7 +41,7 @@ class Rules:
     def __init__(self, pieces: Pieces) -> None:
         self.lines: list[str] = []
         self.doubtful: dict[str, None] = {}
-        """Bodies of terminals that no text may match: a pattern and a notation can exclude each other."""
+        """Bodies of terminals that no text may match: a pattern and a notation can cannot be combined."""
         self._known: dict[str, str] = {}
         self._pieces = pieces
 

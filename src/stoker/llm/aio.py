@@ -1,4 +1,4 @@
-"""`AsyncLLM`: the verbs of `LLM` for asyncio. The event loop is never blocked; cancelling a task stops its request."""
+"""`AsyncLLM`: the methods of `LLM` for asyncio. The event loop is never blocked; canceling a task stops its request."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class _Wake:
 
 
 class AsyncTextStream(AsyncIterator[str]):
-    """The text of one answer, as it comes. Iterate over it; `aclose`, or cancelling the reader, stops the model.
+    """The text of one answer as a stream. Iterate over it; `aclose`, or canceling the reader, stops the model.
 
-    It is paused while its reader is behind, as `TextStream` is.
+    While the reader is slow, the request is paused, as in `TextStream`.
 
-    `events` gives reasoning and tool calls besides. One task reads it. The model stops too when the last
-    reference is gone.
+    `events` also yields reasoning and tool calls. Only one task may read a stream. The model also stops when the last
+    reference to the stream is gone.
     """
 
     def __init__(self, llm: AsyncLLM, parts: AsyncGenerator[Sequence[Part]], answer: Answer) -> None:
@@ -102,7 +102,7 @@ class AsyncTextStream(AsyncIterator[str]):
 
     @property
     def completion(self) -> Completion:
-        """The answer as far as it has come; complete when the iteration is over.
+        """The answer so far; complete when the iteration has ended.
 
         Raises:
             StokerError: the request failed.
@@ -110,10 +110,10 @@ class AsyncTextStream(AsyncIterator[str]):
         return self._answer.completion()
 
     async def aclose(self) -> None:
-        """Stops the model; what has come so far can still be read. Calling it twice is allowed.
+        """Stops the model. The text that was generated before can still be read. Calling it twice is allowed.
 
-        Any task may call it. Where another one waits for the next piece, its iteration is over; if it waits for the
-        model to be loaded, or for a place in the engine, then as soon as it has that.
+        Any task may call it. If another task waits for the next piece of text, its iteration ends. If that task waits
+        for the model to load, or for a place in the engine, its iteration ends after this wait.
         """
         if not self._parts.ag_running:
             await self._parts.aclose()
@@ -140,9 +140,7 @@ class AsyncTextStream(AsyncIterator[str]):
 class AsyncLLM:
     """A model in this process, for asyncio. It is loaded by `start`, by `async with`, or by the first request.
 
-    Several event loops, one after the other or in several threads, may use it.
-
-    Args: as those of `LLM`.
+    Several event loops may use it, one after the other or in several threads. The arguments are those of `LLM`.
 
     Example:
         >>> async with AsyncLLM("smollm2") as llm:  # doctest: +SKIP
@@ -164,11 +162,11 @@ class AsyncLLM:
         """Of the engine; there are none before it is loaded."""
 
     async def start(self) -> ModelCard:
-        """Loads the model once; concurrent callers wait for it. After a failure the next call tries again.
+        """Loads the model once; concurrent callers wait for it. After a failure, the next call tries again.
 
         Raises:
             StokerError: the model cannot be loaded.
-            ModelNotLoaded: it was closed.
+                        ModelNotLoaded: the model was closed.
         """
         return (await self._session()).card
 
@@ -201,7 +199,7 @@ class AsyncLLM:
         progress: bool | None = None,
         **options: Unpack[TextOptions],
     ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
-        """See `LLM.generate`. Await it for the result, or iterate over it for one completion after the other."""
+        """See `LLM.generate`. Await the call for the result, or iterate over it for the completions one by one."""
         given, others = text_options("generate()", options)
         batch, is_single = as_batch(prompts)
 
@@ -241,7 +239,7 @@ class AsyncLLM:
         progress: bool | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
-        """See `LLM.chat`. Await it for the result, or iterate over it for one completion after the other."""
+        """See `LLM.chat`. Await the call for the result, or iterate over it for the completions one by one."""
         given, others = chat_options("chat()", options)
         batch, is_single = as_conversations(messages)
 
@@ -255,9 +253,9 @@ class AsyncLLM:
     def stream(
         self, prompt: Prompt, sampling: OneSampling = None, *, lora: Adapters = None, **options: Unpack[TextOptions]
     ) -> AsyncTextStream:
-        """Completes one prompt piece by piece, with the defaults of `generate`.
+        """Completes one prompt and streams the text, with the defaults of `generate`.
 
-        It begins, and is refused if it must be, with the first iteration.
+        The request starts with the first iteration, which also raises the error of an invalid request.
         """
         given, others = text_options("stream()", options)
 
@@ -274,7 +272,7 @@ class AsyncLLM:
         lora: Adapters = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncTextStream:
-        """Answers one conversation piece by piece; begins with the first iteration."""
+        """Answers one conversation and streams the text. The request starts with the first iteration."""
         given, others = chat_options("stream_chat()", options)
         return self._stream(lambda model: chat_ask(model, messages, as_sampling(sampling, given), lora, others))
 
@@ -317,7 +315,7 @@ class AsyncLLM:
         return await self.start()
 
     async def close(self) -> None:
-        """Ends every request and frees the model; only `reload` loads it again. Calling it twice is allowed."""
+        """Ends all requests and frees the model; only `reload` loads it again. Calling it twice is allowed."""
         with self._lock:
             self._is_closed = True
             loading = self._loading

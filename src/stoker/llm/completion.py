@@ -1,4 +1,4 @@
-"""What `LLM` gives back: one answer with its reasoning and its tool calls, as values that can be kept and shown."""
+"""Results of `LLM`: one answer with its reasoning and its tool calls."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from stoker.text.messages import Json, Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A call of a tool that the model asks for."""
+    """A tool call of the model."""
 
     id: str
     name: str
     arguments: str
-    """JSON, as the model wrote it, or the text for a custom tool; a part of it if the answer was cut off."""
+    """JSON as the model wrote it, or the text for a custom tool; incomplete if the answer was cut off."""
     is_complete: bool = True
     is_custom: bool = False
-    """The tool takes a text."""
+    """The tool is a custom tool, which takes text instead of JSON."""
     function: ToolFunction | None = field(default=None, repr=False, compare=False)
     """The Python function, if the tool is one."""
 
     @property
     def values(self) -> dict[str, object]:
-        """The arguments; of a custom tool, the text under the name `input`.
+        """The arguments by name. The text for a custom tool has the name `input`.
 
         Raises:
-            InvalidInput: they are no JSON object.
+            InvalidInput: the arguments are not a JSON object.
         """
         if self.is_custom:
             return {INPUT: self.arguments}
@@ -52,21 +52,21 @@ class ToolCall:
 
     @property
     def as_json(self) -> str:
-        """The arguments as the text of a JSON object."""
+        """The arguments as a JSON string."""
         return json.dumps(self.values, ensure_ascii=False) if self.is_custom else self.arguments or "{}"
 
     def run(self) -> object:
         """Calls the Python function with these arguments. The result of an `async def` is awaitable.
 
         Raises:
-            InvalidInput: the tool is no Python function, or the arguments do not fit its parameters.
+                        InvalidInput: the tool is not a Python function, or the arguments do not fit its parameters.
         """
         if self.function is None:
-            raise InvalidInput(f"the tool `{self.name}` is a definition, and no function", parameter=self.name)
+            raise InvalidInput(f"the tool `{self.name}` is a definition, not a function", parameter=self.name)
         return self.function(self.values)
 
     def result(self, result: object) -> Message:
-        """The message that tells the model what came of the call: text as it is, other values as JSON."""
+        """The message with the result for the model: text unchanged, other values as JSON."""
         return Message(role="tool", name=self.name, tool_call_id=self.id, content=result_text(result))
 
 
@@ -77,7 +77,7 @@ class Completion:
     text: str
     """The content, without reasoning and tool calls."""
     reasoning: str = ""
-    """What the model wrote before it answered."""
+    """The reasoning of the model before the answer."""
     tool_calls: Sequence[ToolCall] = ()
     """In the order in which the model wrote them."""
     token_ids: list[int] = field(repr=False)
@@ -87,24 +87,24 @@ class Completion:
     full."""
     usage: Usage
     logprobs: list[PositionLogprobs] | None = field(default=None, repr=False)
-    """One per token, if `SamplingParams.logprobs` asked for them."""
+    """One entry per token, if `SamplingParams.logprobs` is set."""
     stop_match: str | int | None = None
-    """The stop string or stop token id that ended the answer, if one did."""
+    """The stop string or stop token id that ended the answer; None = the answer ended for another reason."""
     parse: Callable[[str], object] | None = field(default=None, repr=False, compare=False)
-    """Reads the text, if it is constrained to JSON."""
+    """Converts the text to `parsed`, if the text is constrained to JSON."""
 
     @property
     def parsed(self) -> object:
-        """The text as a value of the `response_format`: of its class, or plain JSON of a schema.
+        """The text as a value of the class in `response_format`, or as plain JSON for a schema.
 
-        None if there was no such format, or if the answer is not complete. What the schema cannot say, as a validator
-        in Python, may raise here the error of the class.
+        None if there is no such format, or if the answer is incomplete. Validators of the class that the schema does
+        not express, such as Python validators, may raise their errors here.
         """
         return self.parse(self.text) if self.parse is not None and self.finish_reason == "stop" else None
 
     @property
     def message(self) -> Message:
-        """The answer as a message, to go on with the conversation; a call that was cut off is left out."""
+        """The answer as a message, for the next request of the conversation; an incomplete call is left out."""
         calls: list[dict[str, Json]] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.as_json}}
             for call in self.tool_calls
@@ -113,11 +113,11 @@ class Completion:
         return Message(role="assistant", content=self.text, reasoning=self.reasoning or None, tool_calls=tuple(calls))
 
     def __str__(self) -> str:
-        """The text alone."""
+        """The text without reasoning and tool calls."""
         return self.text
 
     def _repr_markdown_(self) -> str:
-        """What Jupyter shows: models write Markdown."""
+        """Markdown for Jupyter."""
         calls = [f"`{call.name}({call.arguments})`" for call in self.tool_calls]
         return "\n\n".join(filter(None, [self.text, *calls]))
 

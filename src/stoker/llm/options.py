@@ -51,7 +51,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 ResponseFormat: TypeAlias = type | Mapping[str, Any]
-"""What the text of an answer must look like."""
+"""The constraint on the text of an answer."""
 Reasoning: TypeAlias = bool | int | str | Mapping[str, Any]
 """Whether, or how much, the model reasons."""
 
@@ -60,27 +60,27 @@ class TextOptions(SamplingOptions, total=False):
     """The keywords of `LLM.generate` and `LLM.stream`."""
 
     response_format: Any
-    """A class (a dataclass, a TypedDict, a class of pydantic) or another type, whose value is then
-    `Completion.parsed`; a JSON schema; OpenAI's `response_format`; or vLLM's `structured_outputs`, such as
-    `{"regex": "[0-9]+"}` or `{"choice": ["yes", "no"]}`."""
+    """Constraint on the answer: a type (a dataclass, a TypedDict, a pydantic model), of which `Completion.parsed` is
+    then a value; a JSON schema; OpenAI's `response_format`; or vLLM's `structured_outputs`, such as `{"regex":
+    "[0-9]+"}` or `{"choice": ["yes", "no"]}`."""
     timeout: float | None
-    """Maximum time for each answer, in seconds, from when it has a place in the engine; then `Timeout` is raised."""
+    """Maximum time for each answer, in seconds, from its start in the engine; after that, `Timeout` is raised."""
 
 
 class ChatOptions(TextOptions, total=False):
     """The keywords of `LLM.chat` and `LLM.stream_chat`."""
 
     tools: Sequence[Tool] | None
-    """Python functions, or definitions in OpenAI's shape."""
+    """Python functions, or definitions in OpenAI's format."""
     tool_choice: str | Mapping[str, Any] | Callable[..., object] | None
     """`auto`, `required`, `none`, a tool's name, one of the functions, or OpenAI's object."""
     parallel_tool_calls: bool | None
-    """False: an answer has at most one call."""
+    """False = an answer has at most one call."""
     reasoning: Reasoning | None
-    """False = off, True = on; a number = on, with at most so many tokens; a text = the effort, such as `low`; or a dict
-    with `enabled`, `effort` and `budget`. Not given = as the chat template has it."""
+    """False = off, True = on, a number = on with this maximum number of tokens, a string = the effort, such as `low`;
+    or a dict with `enabled`, `effort` and `budget`. Default: decided by the chat template."""
     template_kwargs: Mapping[str, object] | None
-    """Further variables for the chat template."""
+    """Additional variables for the chat template."""
 
 
 _SAMPLING = frozenset(field.name for field in fields(SamplingParams))

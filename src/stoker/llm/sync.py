@@ -1,4 +1,4 @@
-"""`LLM`: a model in this process, asked by plain calls from any thread."""
+"""`LLM`: a model in this process, with blocking methods for any thread."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ R = TypeVar("R")
 
 
 class TextStream(Iterator[str]):
-    """The text of one answer, as it comes. Iterate over it, or close it to stop the model.
+    """The text of one answer as a stream. Iterate over it, or close it to stop the model.
 
-    When some hundred tokens have come that are not read, the request is paused until they are, so that nothing is
-    computed for a reader that has stopped. Other requests have its place meanwhile, and nothing is lost.
+    When a few hundred tokens are unread, the request is paused until the reader has read them, so that nothing is
+    computed for a reader that has stopped. Meanwhile, other requests can use its place. No text is lost.
 
-    `events` gives reasoning and tool calls besides. One thread reads it. It is also a context manager, and stops the
-    model when the last reference is gone.
+    `events` also yields reasoning and tool calls. Only one thread may read a stream. A stream is a context manager, and
+    the model stops when the last reference to the stream is gone.
     """
 
     def __init__(self, llm: LLM, ask: Ask) -> None:
@@ -87,9 +87,9 @@ class TextStream(Iterator[str]):
         raise StopIteration
 
     def events(self) -> Generator[Part]:
-        """All parts of the answer, in the order in which the model writes them.
+        """All parts of the answer, in the order in which the model generates them.
 
-        `Content` and `Reasoning` are pieces of text; a tool call is a `CallBegin`, any number of `CallArguments` and a
+        `Content` and `Reasoning` are pieces of text. A tool call is a `CallBegin`, any number of `CallArguments`, and a
         `CallEnd`.
         """
         while (parts := self._next_parts()) is not None:
@@ -107,7 +107,7 @@ class TextStream(Iterator[str]):
 
     @property
     def completion(self) -> Completion:
-        """The answer as far as it has come; complete when the iteration is over.
+        """The answer so far; complete when the iteration has ended.
 
         Raises:
             StokerError: the request failed.
@@ -115,7 +115,7 @@ class TextStream(Iterator[str]):
         return self._answer.completion()
 
     def close(self) -> None:
-        """Stops the model; what has come so far can still be read. Calling it twice is allowed."""
+        """Stops the model. The text that was generated before can still be read. Calling it twice is allowed."""
         self._session.abort(self._answer)
 
     def __enter__(self) -> Self:
@@ -130,11 +130,12 @@ class TextStream(Iterator[str]):
 
 
 class LLM:
-    """A model in this process. Requests of all threads are computed together, up to `parallel` at a time.
+    """A model in this process. Requests of all threads are batched, up to `parallel` at a time.
 
     Args:
-        model: a catalog name, a path to a `.gguf` file, `hf:org/repo[:file]`, or a whole `EngineConfig`.
-        progress: told about the download, if one is necessary.
+        model: a short name, the path of a `.gguf` file or an ONNX folder, `org/repo[:file]` on the Hugging Face Hub, or
+            an `EngineConfig`.
+        progress: receives the progress of the download, if there is one.
         options: `backend`, `ctx_size`, `kv_tokens`, `parallel`, `threads`, as in `EngineConfig`; `lora`: adapters by
             name, such as `{"sql": "sql.gguf"}`.
 
@@ -161,7 +162,7 @@ class LLM:
 
     @property
     def card(self) -> ModelCard:
-        """What the loaded model is."""
+        """Properties of the loaded model: name, sizes, capabilities."""
         return self._session.card
 
     @overload
@@ -193,22 +194,23 @@ class LLM:
         progress: bool | None = None,
         **options: Unpack[TextOptions],
     ) -> Completion | list[Completion]:
-        """Completes one prompt, or a list of prompts together; a list comes back in its order.
+        """Completes one prompt, or a list of prompts in a batch. The answers to a list have the order of the prompts.
 
         Args:
             prompts: text, token ids, or a list of either. No chat template is applied.
-            sampling: one for all prompts, or one for each. `max_tokens` not given = 16384, but no more than three
-                quarters of the context; -1 = until the model stops or the context is full.
-            lora: the name of an adapter, or names with scales; a list has one of these for each prompt.
-            progress: whether to draw a progress bar on stderr. None = for 16 prompts or more, on a terminal or in a
+            sampling: parameters for all prompts, or a list with one for each prompt. The default of `max_tokens` is
+                16384, but no more than three quarters of the context; -1 = until the model stops or the context is
+                full.
+            lora: the name of an adapter, or names with scales; or a list with one of these for each prompt.
+            progress: whether to show a progress bar on stderr. None = for 16 prompts or more, on a terminal or in a
                 notebook.
-            options: `timeout`, the maximum time for each answer in seconds; `response_format`, what the answers must
-                look like: a class, a JSON schema, or a dict such as `{"regex": "[0-9]+"}` or
-                `{"choice": ["yes", "no"]}`. All others are fields of `SamplingParams`, such as `temperature=0`; they
-                take precedence over `sampling`.
+            options: `timeout` is the maximum time for each answer, in seconds. `response_format` constrains the
+                answers: a class, a JSON schema, or a dict such as `{"regex": "[0-9]+"}` or
+                `{"choice": ["yes", "no"]}`. All other options are fields of `SamplingParams`, such as `temperature=0`,
+                and take precedence over `sampling`.
 
         Raises:
-            StokerError: a request was refused or failed; all others are stopped.
+            StokerError: a request was refused or failed; all other requests of the call are stopped.
             TypeError: there is no such option.
         """
         given, options = text_options("generate()", options)
@@ -247,27 +249,27 @@ class LLM:
         progress: bool | None = None,
         **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion]:
-        """Answers one conversation, or a list of them together, by the model's own chat template.
+        """Answers one conversation, or a list of conversations in a batch, with the model's own chat template.
 
         Args:
-            messages: one conversation (`Message` objects, dicts in OpenAI's shape, or a text as the user's only
+            messages: one conversation (`Message` objects, dicts in OpenAI's format, or a string as the user's only
                 message), or a list of conversations.
-            sampling: one for all, or one for each. `max_tokens` as of `generate`.
-            lora: as of `generate`.
-            progress: as of `generate`.
-            options: `timeout` as of `generate`; `tools`, Python functions or definitions in OpenAI's shape, and
-                `tool_choice`, which is `auto`, `required`, `none` or a tool; `parallel_tool_calls`; `response_format`
-                as of `generate`; `reasoning`, which is False, True, the maximum number of its tokens, or an effort such
-                as `low`; `template_kwargs`, further variables for the chat template. All others are fields of
-                `SamplingParams`.
+            sampling: as in `generate`.
+            lora: as in `generate`.
+            progress: as in `generate`.
+            options: `timeout` and `response_format` as in `generate`. `tools` are Python functions or definitions in
+                OpenAI's format. `tool_choice` is `auto`, `required`, `none` or a tool. `parallel_tool_calls=False`
+                allows at most one call. `reasoning` is False, True, the maximum number of reasoning tokens, or
+                an effort such as `low`. `template_kwargs` are additional variables for the chat template. All other
+                options are fields of `SamplingParams`.
 
         Raises:
-            StokerError: a request was refused or failed; all others are stopped.
+            StokerError: a request was refused or failed; all other requests of the call are stopped.
             TypeError: there is no such option.
 
         Example:
             >>> def weather(city: str) -> str:
-            ...     "Says how the weather is."
+            ...     "Returns the current weather."
             ...     return f"It rains in {city}."
             >>> with LLM("smollm2") as llm:  # doctest: +SKIP
             ...     answer = llm.chat("How is the weather in Paris?", tools=[weather])
@@ -282,15 +284,15 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling: OneSampling = None, *, lora: Adapters = None, **options: Unpack[TextOptions]
     ) -> TextStream:
-        """Completes one prompt piece by piece, with the defaults of `generate`.
+        """Completes one prompt and streams the text, with the defaults of `generate`.
 
-        What can be refused is refused here, not by the iteration.
+        An invalid request raises an error here, not during the iteration.
 
         Args:
             prompt: text or token ids.
-            sampling: its parameters.
-            lora: as of `generate`.
-            options: as of `generate`.
+            sampling: sampling parameters.
+            lora: as in `generate`.
+            options: as in `generate`.
         """
         given, options = text_options("stream()", options)
         return TextStream(self, text_ask(as_prompt(prompt), as_sampling(sampling, given), lora, options))
@@ -303,45 +305,47 @@ class LLM:
         lora: Adapters = None,
         **options: Unpack[ChatOptions],
     ) -> TextStream:
-        """Answers one conversation piece by piece. What can be refused is refused here, not by the iteration.
+        """Answers one conversation and streams the text.
+
+        An invalid request raises an error here, not during the iteration.
 
         Args:
             messages: one conversation.
-            sampling: its parameters.
-            lora: as of `generate`.
-            options: as of `chat`.
+            sampling: sampling parameters.
+            lora: as in `generate`.
+            options: as in `chat`.
         """
         given, options = chat_options("stream_chat()", options)
         return TextStream(self, chat_ask(self._session, messages, as_sampling(sampling, given), lora, options))
 
     def tokenize(self, text: str, *, add_bos: bool = False) -> list[int]:
-        """The token ids of a text; the text of a special token is that token.
+        """The token ids of a text. The text of a special token, such as `<|im_end|>`, becomes that token.
 
         Args:
             text: the text.
-            add_bos: begin with the beginning-of-sequence token if the model wants one, as a prompt does.
+            add_bos: begin with the beginning-of-sequence token, as in a prompt, if the model uses one.
         """
         return self._asked(Tokenize(text, wants_bos=add_bos)).token_ids
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of some tokens; special tokens are written out."""
+        """The text of a list of token ids, including the text of special tokens."""
         return self._asked(Detokenize([whole_number("token_ids", token_id) for token_id in token_ids])).text
 
     def embed(
         self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False
     ) -> NDArray[np.float32]:
-        """The embedding of one text, or of a list of them, each of length 1.
+        """The embedding of one text, or of each text in a list, normalized to length 1.
 
         Args:
             texts: text, token ids, or a list of either.
-            dimensions: only so many numbers of each, for models that were trained for that.
-            truncate: cut what is too long, instead of refusing it.
+            dimensions: keep only the first numbers of each embedding, for models that were trained for this.
+            truncate: truncate texts that are too long for the model, instead of refusing them.
 
         Returns:
-            `(size,)` for one text, `(n, size)` for a list, in its order.
+            Array of shape `(size,)` for one text, or `(n, size)` for a list, in the order of the texts.
 
         Raises:
-            StokerError: an input was refused, or the model cannot embed.
+            StokerError: an input was refused, or the model cannot compute embeddings.
 
         Example:
             >>> with LLM("smollm2") as llm:  # doctest: +SKIP
@@ -353,28 +357,28 @@ class LLM:
         return (rows[0] if is_single else rows).copy()
 
     def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> list[float]:
-        """How well each document answers a query, between 0 and 1, in their order. For reranking models.
+        """The relevance of each document for a query, between 0 and 1, in the given order. For reranking models.
 
         Raises:
-            StokerError: a document was refused, or the model is no reranking model.
+            StokerError: a document was refused, or the model is not a reranking model.
         """
         return self._asked(as_ranking(query, documents, truncate=truncate)).relevance()
 
     def metrics(self) -> EngineStats:
-        """What the engine computes now, and has computed since the model was loaded: requests, tokens, cache, steps."""
+        """Current and total numbers of requests, tokens, cache hits and steps since the model was loaded."""
         return self._awaited(self._session.metrics())
 
     def health(self) -> Health:
-        """Whether the model can answer now: `is_ready`, `state` (`ready`, `failed` or `closed`) and `last_error`."""
+        """State of the model: `is_ready`, `state` (`ready`, `failed` or `closed`) and `last_error`."""
         return self._session.health()
 
     def reload(self) -> ModelCard:
-        """Loads the model again from its file, as after a change of the file, a failure of the engine, or `close`.
+        """Loads the model again from its file, such as after a change of the file, an engine failure, or `close`.
 
-        Requests that run end with `ModelNotLoaded`, and so do those of other threads until the model is loaded.
+        Running requests end with `ModelNotLoaded`, as do requests of other threads until the model is loaded.
 
         Raises:
-            StokerError: the model cannot be loaded; `reload` may be tried again.
+            StokerError: the model cannot be loaded. `reload` may be called again.
         """
         with self._reloading:
             self._close()
@@ -382,14 +386,14 @@ class LLM:
         return self.card
 
     def close(self) -> None:
-        """Ends every request and frees the model. Calling it twice is allowed."""
+        """Ends all requests and frees the model. Calling it twice is allowed."""
         self._close()
 
     def __repr__(self) -> str:
         return f"<LLM {self.card.name}, context size {self.card.context_size}, {self.health().state}>"
 
     def _repr_html_(self) -> str:
-        """What Jupyter shows: the model and its sizes."""
+        """HTML for Jupyter: the model and its sizes."""
         return model_table(self.card, self.health().state)
 
     def __getstate__(self) -> object:

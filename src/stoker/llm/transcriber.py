@@ -1,4 +1,4 @@
-"""`Transcriber`, the Python interface of Whisper models: what is said in recordings, as text and as subtitles."""
+"""`Transcriber`, the Python interface of Whisper models: recordings to text and subtitles."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _MAX_BYTES = 1 << 30
 
 
 class Transcriber:
-    """A Whisper model in a process of its own. Safe to use from several threads. `with` ends the process.
+    """A Whisper model in a separate process. It may be used from several threads. `with` ends the process.
 
     >>> with Transcriber("whisper-base") as transcriber:  # doctest: +SKIP
     ...     print(transcriber.transcribe("call.mp3").subtitles("srt"))
 
     Args:
         model: folder of a Whisper model in CTranslate2's format.
-        threads: that compute; None = one for each physical core.
-        progress: told about downloads.
+        threads: number of CPU threads; None = one for each physical core.
+        progress: receives the progress of downloads.
 
     Raises:
-        ModelError: there is no such model, or it is none that transcribes.
+        ModelError: there is no such model, or it is not a Whisper model.
         ConfigError: a library is missing.
     """
 
@@ -70,17 +70,17 @@ class Transcriber:
         word_timestamps: bool = False,
         skip_silence: bool = False,
     ) -> Transcript:
-        """What is said in a recording.
+        """Transcribes a recording.
 
         Args:
             audio: path or content of a file: WAV, MP3, FLAC, OGG, M4A or WebM, up to 30 minutes.
-            language: code of the language that is spoken, such as `en`; empty = the model finds out.
-            task: `translate` = the text is English, whatever is spoken.
-            prompt: text that might precede the recording: it shows names and the style.
-            keywords: names and terms that are likely to be said.
-            temperature: 0 = the likeliest text.
-            word_timestamps: segments say when each of their words is spoken.
-            skip_silence: parts without speech are left out before the model hears them.
+            language: code of the spoken language, such as `en`; empty = detect it.
+            task: `translate` = translate the speech to English.
+            prompt: text that could precede the recording, as a hint for names and style.
+            keywords: names and terms that probably occur.
+            temperature: 0 = the most likely text.
+            word_timestamps: add the time of each word to the segments.
+            skip_silence: skip parts without speech.
 
         Raises:
             InvalidInput: the file cannot be read or decoded, or the model does not know the language.
@@ -99,16 +99,16 @@ class Transcriber:
         return self.whole(audio, wish)
 
     def whole(self, audio: str | os.PathLike[str] | bytes, wish: Wish) -> Transcript:
-        """As `transcribe`, of a wish."""
+        """Transcribes a recording with the parameters in `wish`; see `transcribe`."""
         heard, *segments = self.stream(audio, wish)
         assert isinstance(heard, Heard), "what is known of a recording comes before its segments"
         found = [segment for segment in segments if isinstance(segment, Segment)]
         return Transcript(task=wish.task, language=heard.language, duration_s=heard.duration_s, segments=found)
 
     def stream(self, audio: str | os.PathLike[str] | bytes, wish: Wish | None = None) -> Iterator[Heard | Segment]:
-        """First the language and the length of a recording, then segments as they are found. See `transcribe`.
+        """Yields the language and length of a recording, then each segment as soon as it is transcribed.
 
-        Closing the iterator ends the work.
+        Closing the iterator stops the transcription.
         """
         recording = media_from_bytes(_content(audio), "audio", "audio", max_bytes=_MAX_BYTES)
         found = self._transcriber.transcribe(recording, wish or Wish())

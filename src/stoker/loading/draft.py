@@ -149,7 +149,7 @@ def _check_drafts_alone(config: EngineConfig, files: Sequence[GGUFFile]) -> None
         check_supported(files)
         _, state_bytes = kept_bytes(files, None)
     if state_bytes:
-        message = "its recurrent layers cannot take rejected tokens back; use a model without recurrent layers"
+        message = "its recurrent layers cannot undo rejected tokens; use a model without recurrent layers"
         raise ConfigError(f"--draft-model {files[0].path.name} cannot draft: {message}", key="draft_model")
 
 

@@ -170,7 +170,7 @@ class LlamaLoader:
 
     def _open_encoder(self) -> Loaded:
         if self._config.lora or self._config.adapters or self._config.control_vector:
-            message = f"{self._path} is an encoder, which takes neither adapters nor control vectors here"
+            message = f"{self._path} is an encoder, which supports neither adapters nor control vectors here"
             raise ConfigError(message, key="lora")
         gguf = self._model.first
         options = llama.EncoderOptions(

@@ -97,7 +97,7 @@ def no_images(config: EngineConfig, name: str) -> ConfigError | None:
     if not names_projector(config):
         return None
     others = "the native executor, libllama and --runtime llama-server do"
-    message = f"--mmproj: {name} computes no images or recordings; {others}"
+    message = f"--mmproj: {name} does not support images or audio; {others}"
     return ConfigError(message, key="mmproj")
 
 

@@ -167,7 +167,7 @@ class NativeLoader:
 
     def _open_encoder(self, progress: Progress | None) -> Loaded:
         if self._config.lora or self._config.adapters:
-            raise ConfigError(f"{self._model.title} is an encoder, which takes no adapters", key="lora")
+            raise ConfigError(f"{self._model.title} is an encoder, which does not support adapters", key="lora")
         tokenizer = self._model.prepared or read_tokenizer(self._model.first)
         options = self._options(tokenizer)
         # Positions beyond those that it was trained on have no embeddings in many of them.

@@ -162,7 +162,7 @@ class MediaEncoder:
         """
         found = (await self.start()).width
         if found != width:
-            message = f"the projector gives rows of {found} numbers, and the model is computed with rows of {width}"
+            message = f"the projector's embeddings have {found} numbers, but the model needs {width}"
             raise ModelUnsupported(message)
 
     async def layout(self, media: Media) -> Layout:

@@ -210,7 +210,7 @@ def _check(wish: Wish, info: SpeechInfo) -> None:
         message = f"`language` must be one of {', '.join(info.languages)}, not {wish.language[:40]!r}"
         raise InvalidInput(message, parameter="language")
     if wish.task == "translate" and not info.can_translate:
-        raise InvalidInput("this Whisper model knows only English, and translates nothing", parameter="model")
+        raise InvalidInput("this Whisper model supports only English, and cannot translate", parameter="model")
 
 
 def _moved(segment: Segment, by_s: float, number: int) -> Segment:

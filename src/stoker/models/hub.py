@@ -92,7 +92,7 @@ def _read_bounded(response: httpx2.Response) -> bytes:
     for piece in response.iter_bytes():
         body += piece
         if len(body) > _MAX_LISTING_BYTES:
-            raise ValueError("its list of files is too long")
+            raise ValueError("its file list is too long")
     return bytes(body)
 
 

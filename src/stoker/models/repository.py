@@ -136,5 +136,5 @@ def _folder_parts(repo: str, files: Sequence[str]) -> list[str]:
     own = [file for file in files if "/" not in file or PurePosixPath(file).parent.name == "1_Pooling"]
     weights = [file for file in own if file.endswith(_WEIGHTS) and not file.startswith(_OTHER_WEIGHTS)]
     if not weights:
-        raise ModelFileNotFound(f"{HUB_PREFIX}{repo} has no safetensors: it is no model for vLLM", path=repo)
+        raise ModelFileNotFound(f"{HUB_PREFIX}{repo} has no safetensors, which vLLM needs", path=repo)
     return [*sorted(file for file in own if file.endswith(_TEXTS)), *sorted(weights)]

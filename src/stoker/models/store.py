@@ -125,7 +125,7 @@ def resolve_folder(model: str, *, progress: Progress | None = None) -> Path:
         return Path(os.path.expanduser(name))
     match = _HUB_NAME.fullmatch(hub_name.removeprefix(HUB_PREFIX))
     if match is None or match["file"] is not None or not is_safe(match["repo"]):
-        message = f"{model!r} should look like org/repo: vLLM takes all safetensors of a repository"
+        message = f"{model!r} should look like org/repo: vLLM uses all safetensors of a repository"
         raise ModelFileNotFound(message, path=model)
     return bring_folder(match["repo"], progress or NoProgress())
 

@@ -58,22 +58,22 @@ class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     models_max: int = 0
     """Maximum number of loaded models; 0 = as many as fit into memory. Default: as many as fit."""
     memory_budget: int | None = None
-    """Memory limit for all models together, in MiB. Default: what is free when the server starts."""
+    """Memory limit for all models together, in MiB. Default: the free memory when the server starts."""
     kv_budget: int | None = None
     """Memory limit for the KV caches of all loaded models, in MiB, shared equally; models on the native backend lend
-    each other what they do not use. Default: each model plans its own."""
+    each other unused memory. Default: each model plans its own."""
     autoload: bool = True
     """Load a model when a request asks for it."""
     swap_after_s: float = 5.0
-    """Time for which a busy model keeps taking requests while another model waits for its memory, in seconds."""
+    """Time for which a busy model accepts requests while another model waits for its memory, in seconds."""
     swap_after_requests: int = 64
-    """Number of requests that a busy model still takes while another model waits for its memory."""
+    """Number of requests that a busy model still accepts while another model waits for its memory."""
     max_load_queue: int = 256
-    """Most requests that wait for models to be loaded; one more is refused."""
+    """Maximum number of requests that wait for models to load; further ones are refused."""
     load_wait_s: float = 600.0
-    """Longest time that a request waits for its model to be loaded."""
+    """Maximum time that a request waits for its model to load, in seconds."""
     swap_drain_s: float = 600.0
-    """How long the requests of a model that is to be unloaded may go on."""
+    """Maximum time for the running requests of a model before it is unloaded, in seconds."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

@@ -43,7 +43,7 @@ class ReplicaConfig:
         if self.scale_up_waiting <= self.scale_down_open:
             raise InvalidInput(
                 f"`scale_up_waiting` ({self.scale_up_waiting:g}) must be above `scale_down_open` "
-                f"({self.scale_down_open:g}): else it never settles"
+                f"({self.scale_down_open:g}), or the number of replicas never settles"
             )
 
     @property

@@ -84,7 +84,7 @@ def within_kv_share(needs: MemoryNeeds, config: EngineConfig, share_mib: int) ->
         wanted_mib = -(-asked * needs.num_replicas * needs.kv_bytes_per_token // _MIB)
         raise ConfigError(
             f"--kv-budget: {needs.model} gets {share_mib} MiB of it, that is {tokens} tokens for each of "
-            f"{needs.num_replicas} replicas, and {asked} are wanted, which take {wanted_mib} MiB in all",
+            f"{needs.num_replicas} replicas, but {asked} are requested, which take {wanted_mib} MiB in total",
             key="kv_budget",
         )
     pool = None if needs.kv_tokens is None else min(needs.kv_tokens, tokens)

@@ -138,7 +138,7 @@ def _scales_request(body: bytes) -> dict[int, float]:
     try:
         scales = msgspec.convert(_decoded(body), list[AdapterScale])
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"a list must have objects with `id` and `scale` in it: {error}") from None
+        raise InvalidInput(f"a list must contain objects with `id` and `scale`: {error}") from None
     found = {item.id: item.scale for item in scales}
     if len(found) < len(scales):
         raise InvalidInput("an `id` is there twice", parameter="id")

@@ -42,7 +42,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How to listen, and the bounds of everything a client could make large or slow."""
+    """Address, security and limits of the HTTP server."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
@@ -51,11 +51,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     unix_socket: str = ""
     """Listen on this Unix domain socket instead of an address."""
     root_path: str = ""
-    """Path prefix under which the server is reached too, such as /llm, for a reverse proxy that does not strip it."""
+    """Additional path prefix of all endpoints, such as /llm, for a reverse proxy that does not strip it."""
     ui: bool = True
-    """Page for browsers at /, with a chat and a view of the engine."""
+    """Web page at /, with a chat and a view of the engine."""
     ui_store: str = ""
-    """Folder in which the page keeps its conversations, each API key its own. Default: in the browser only."""
+    """Folder for the conversations of the web page, separate for each API key. Default: in the browser only."""
     tls_certificate: str = ""
     """PEM file with the TLS certificate and its chain, for HTTPS; requires `tls_key`."""
     tls_key: str = ""
@@ -81,54 +81,54 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     strict_fields: bool = False
     """Refuse requests with unknown fields, instead of ignoring them and listing them in the header x-stoker-ignored."""
     volatile_headers: tuple[str, ...] = ()
-    """Regular expression for lines to drop from the head of a system prompt; may be repeated. A line that changes with
-    each request, as some agents send, would defeat the prefix cache."""
+    """Regular expression for lines to remove from the beginning of system prompts; may be repeated. Lines that change
+    with each request, as some agents send, defeat the prefix cache."""
     media_urls: Literal["off", "public"] = "public"
-    """Whether images and documents named by URL are fetched: from public addresses only, or not at all."""
+    """Download images and documents that requests name by URL: from public addresses only, or not at all."""
     allowed_media_domains: tuple[str, ...] = ()
-    """Domain from which files are fetched, with all names below it; may be repeated. Default: every public one."""
+    """Domain from which files may be downloaded, including subdomains; may be repeated. Default: all public domains."""
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 64
-    """Most answers of one HTTP request: its prompts times `n`."""
+    """Maximum number of answers of one HTTP request: its prompts times `n`."""
     max_inputs: int = 2048
-    """Most texts of one request for embeddings or ranks."""
+    """Maximum number of texts of one request for embeddings or reranking."""
     max_stored_responses: int = 1024
-    """Responses that are kept to be fetched or continued; the oldest leave first."""
+    """Maximum number of stored responses, which can be fetched or continued; the oldest are deleted first."""
     max_stored_bytes: int = 64 * 2**20
-    """Total size of the conversations of the responses that are kept; the oldest leave first."""
+    """Maximum total size of the conversations of stored responses, in bytes; the oldest are deleted first."""
     max_thought_bytes: int = 16 * 2**20
-    """Reasoning before tool calls that is remembered, so that a client that does not send it back with the results does
-    not change the prompt; 0 = none."""
+    """Maximum size of the stored reasoning before tool calls, in bytes; 0 = none. It is inserted if a client does not
+    send it back with the results."""
     stored_response_s: float = 86_400.0
-    """How long a response is kept."""
+    """Time for which a response is stored, in seconds."""
     reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
-    """Name of the field that has the model's reasoning in chat completions."""
+    """Name of the field for the model's reasoning in chat completions."""
     anthropic_thinking: Literal["off", "template"] = "off"
-    """Reasoning of Anthropic requests without `thinking`: off, if the chat template can switch it off, or as the chat
-    template has it."""
+    """Reasoning of Anthropic requests without `thinking`: off, if the chat template can turn it off, or the default of
+    the chat template."""
     files_dir: str = ""
-    """Directory for /v1/files and /v1/batches; auto = files in Stoker's cache folder. Default: none, because it has the
-    prompts and answers of batches."""
+    """Directory for /v1/files and /v1/batches; auto = files in Stoker's cache folder. Default: none, because it
+    contains the prompts and answers of batches."""
     files_mib: int = 10_240
     """Maximum size of the files of one API key, in MiB."""
     session_ttl_s: float = 600.0
-    """Time after its last request for which a session (session_id) is evicted last from the KV cache, in seconds."""
+    """Time after its last request for which the KV cache of a session (session_id) is evicted last, in seconds."""
     max_connections: int = 1024
     """Maximum number of open connections; further ones are refused with status 429."""
     body_timeout_s: float = 60.0
-    """Longest time to receive a request body."""
+    """Maximum time to receive a request body, in seconds."""
     request_timeout_s: float | None = None
     """Maximum time for one answer, in seconds; also the maximum of a request's own timeout. Default: no limit."""
     keep_alive_s: float = 15.0
-    """Silence after which a stream gets a comment line, so that no proxy takes it for dead."""
+    """Time without output after which a stream sends a comment line, so that proxies keep it open, in seconds."""
     write_timeout_s: float = 60.0
-    """Time after which a client that takes no bytes is cut off."""
+    """Time after which a client that reads nothing is disconnected, in seconds."""
     idle_connection_s: int = 65
-    """How long a connection without a request is kept open."""
+    """Time for which a connection without a request is kept open, in seconds."""
     drain_s: float = 30.0
-    """At shutdown, how long running requests may go on."""
+    """Maximum time for running requests at shutdown, in seconds."""
     log_format: Literal["text", "json"] = "text"
-    """Format of the access log, which is written at log level info and has no text of prompts."""
+    """Format of the access log, which is written at log level info and contains no prompts."""
     otlp_endpoint: str = ""
     """URL of an OpenTelemetry collector that receives a span per request (extra otel)."""
 

@@ -247,7 +247,7 @@ def _template_errors() -> Generator[None]:
     except WorkLimitExceeded as error:
         raise TemplateError(f"the chat template was stopped: {error}") from error
     except RecursionError as error:
-        raise TemplateError("the chat template was stopped: it is nested too deep") from error
+        raise TemplateError("the chat template was stopped: it is nested too deeply") from error
     except _TEMPLATE_FAULTS as error:
         raise TemplateError(f"the chat template failed: {type(error).__name__}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""The one internal message model: what a conversation is, before any template or wire format. It renders nothing."""
+"""The internal model of messages, independent of chat templates and wire formats. It renders nothing."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ Content: TypeAlias = str | tuple[Part, ...] | None
 class Message:
     """One message of a conversation.
 
-    History is never lost: what this package does not interpret itself is kept as it came, for templates that know it.
-    Roles are not checked, because templates define their own; one that does not know a role says so.
+    Fields that Stoker does not interpret are kept unchanged in `extra`, for chat templates that use them.
+    Roles are not checked here, because each chat template defines its own roles.
     """
 
     role: str
     content: Content = None
     """None = not given, as in an assistant message that only calls tools."""
     name: str | None = None
-    """The speaker's name; of a tool message, the function's."""
+    """The name of the speaker, or of the function in a tool message."""
     reasoning: str | None = None
     """The model's reasoning."""
     tool_calls: tuple[dict[str, Json], ...] = ()
-    """In OpenAI's shape. `function.arguments` may be an object or a string. All have a `function`, also those that say
-    that they are of a custom tool."""
+    """Tool calls in OpenAI's format. `function.arguments` may be an object or a string. Calls of custom tools have a
+    `function`, too."""
     tool_call_id: str | None = None
     extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Every other field."""
+    """All other fields of the message."""
 
     @property
     def text(self) -> str:

@@ -105,5 +105,5 @@ def test_what_is_not_understood_is_refused_by_name() -> None:
         family_of("mllama", {"size": 1}, (0, 0), resized)
     with pytest.raises(ModelUnsupported, match=r"there is no preprocessor_config\.json"):
         family_of("gemma3", {}, (0, 0), resized)
-    with pytest.raises(ModelUnsupported, match="no image of a fixed size"):
+    with pytest.raises(ModelUnsupported, match="does not scale and crop images"):
         family("llava", crop_size={"height": 64, "width": 64})

@@ -114,7 +114,7 @@ def test_the_settings_name_the_format_of_calls(play: Play) -> None:
     with play(['[TOOL_CALLS][{"name": "weather", "arguments": {}}]'], tool_format="mistral3") as llm:
         assert llm.chat("x", tools=TOOLS).tool_calls[0].name == "weather"
     with play([CALL], chat_template_file=QWEN, tool_format="none") as llm:
-        with pytest.raises(UnsupportedParameter, match="switched off"):
+        with pytest.raises(UnsupportedParameter, match="turned off"):
             llm.chat("x", tools=TOOLS)
         assert llm.chat("x").reasoning == "Two  cities."
     with pytest.raises(ConfigError, match=r"no tool format 'herms'.*hermes"):

@@ -47,7 +47,7 @@ def test_replica_is_a_model_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("models_dir", "/m", "replicas of its own"),
+        ("models_dir", "/m", "only the named models"),
         ("slot_save_path", "/s", "--kv-dir"),
         ("tls_certificate", "c", "plain HTTP"),
         ("keep_alive", ["5m"], "--replicas MIN-MAX"),

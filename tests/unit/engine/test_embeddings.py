@@ -183,7 +183,7 @@ def test_scores_are_the_classifiers_and_relevance_lies_between_0_and_1():
     ("info", "fields", "says"),
     [
         (None, {"query": "q"}, "not a reranking model"),
-        (RANK, {}, "has no embeddings"),
+        (RANK, {}, "without embeddings"),
         (None, {"inputs": []}, "nothing to compute"),
         (None, {"inputs": [[]]}, "no tokens"),
         (None, {"inputs": [[5, 10**6]]}, "outside the vocabulary"),
@@ -202,7 +202,7 @@ def test_encoder_writes_no_text_and_warms_up_all_the_same():
     engine = make_engine(before_embed=passes.append, can_generate=False)
     engine.warm_up()
     assert len(passes) == 1
-    with pytest.raises(InvalidInput, match="writes no text"):
+    with pytest.raises(InvalidInput, match="does not generate text"):
         engine.admit(Submit("r", "hi", SamplingParams()))
     assert rows(engine, "a").shape == (1, 8)
 

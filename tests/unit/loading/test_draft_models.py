@@ -103,7 +103,7 @@ def test_the_memory_plan_counts_its_weights_and_its_kv(folder: Path) -> None:
     ("draft", "error", "message"),
     [
         ("words.gguf", ConfigError, "their vocabularies differ: token .* is .* in one and .* in the other"),
-        ("hybrid.gguf", ConfigError, "recurrent layers cannot take rejected tokens back"),
+        ("hybrid.gguf", ConfigError, "recurrent layers cannot undo rejected tokens"),
         ("strange.gguf", ModelUnsupported, r"--draft-model strange\.gguf"),
         ("missing.gguf", ModelFileNotFound, r"--draft-model .*missing\.gguf"),
         ("onnx", ConfigError, "only a GGUF file can draft"),

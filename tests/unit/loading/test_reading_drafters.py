@@ -280,7 +280,7 @@ WRONG: dict[str, tuple[TinyEagle, type[Exception], str]] = {
     "tensor": (
         TinyEagle(target=PLAIN, vectors={"blk.0.attn_sinks.weight": np.ones(4, np.float32)}),
         ModelUnsupported,
-        r"--draft-model wrong\.gguf: .*does not know what to do with the tensors blk.0.attn_sinks.weight",
+        r"--draft-model wrong\.gguf: .*does not support the tensors blk.0.attn_sinks.weight",
     ),
     "embedding": (
         TinyEagle(target=PLAIN, hidden_size=96, num_heads=6, has_embedding=False),

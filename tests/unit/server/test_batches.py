@@ -295,7 +295,7 @@ END = b"--x--\r\n"
         ({}, FILE + PURPOSE + END, None),
         ({}, PURPOSE + FILE + END, None),
         ({"content-type": "application/json"}, b"{}", "send a form"),
-        ({}, FILE + PURPOSE, "breaks off"),
+        ({}, FILE + PURPOSE, "is incomplete"),
         ({}, PURPOSE + END, "no file called `file`"),
         ({}, FILE + FILE + PURPOSE + END, "has one file here"),
         ({}, FILE + END, "`purpose` is missing"),

@@ -105,13 +105,13 @@ def test_texts_and_blocks_are_documents_also_in_results_of_tools():
     ("part", "words"),
     [
         ({"type": "file", "file": {"file_data": base64_of(b"%PDF-1.4 nothing")}}, "messages[0].content[0]`: the PDF"),
-        ({"type": "file", "file": {"file_data": base64_of(b"PK\3\4\0\xff")}}, "send a PDF file, or text in UTF-8"),
+        ({"type": "file", "file": {"file_data": base64_of(b"PK\3\4\0\xff")}}, "send a PDF file, or UTF-8 text"),
         ({"type": "file", "file": {"file_data": "!!"}}, ".file.file_data` is not valid base64"),
         ({"type": "file", "file": {"filename": "x"}}, "in `file_data`"),
         ({"type": "file", "file": "x"}, "content[0].file` must be an object"),
-        ({"type": "file", "file": {"file_id": "file-1"}}, "keeps no files"),
+        ({"type": "file", "file": {"file_id": "file-1"}}, "stores no files"),
         ({"type": "input_file", "file_url": "ftp://example.com/x.pdf"}, "not fetched here"),
-        ({"type": "file", "file": {"file_data": base64_of(pdf_file([""]))}}, "has no text, only pictures"),
+        ({"type": "file", "file": {"file_data": base64_of(pdf_file([""]))}}, "has only images and no text"),
     ],
 )
 def test_what_is_wrong_with_a_document_is_told(part: dict[str, Any], words: str):

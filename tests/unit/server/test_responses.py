@@ -98,7 +98,7 @@ def test_a_failure_is_an_event_of_a_stream_and_a_status_otherwise():
     assert last["response"]["status"] == "failed"
     assert last["response"]["error"] == {"code": "engine_crashed", "message": "the engine died"}
     assert last["response"]["output"][0]["content"][0]["text"] == "a"
-    assert fetch(app, last["response"]["id"]).status_code == 404, "there is nothing to go on from"
+    assert fetch(app, last["response"]["id"]).status_code == 404, "it cannot be continued"
     assert ask(app, "POST", "/v1/responses", json={"input": "hi"}).status_code == 503
 
 
@@ -384,7 +384,7 @@ def test_server_that_keeps_none_says_so():
     assert reply["store"] is False
     missing = fetch(app, reply["id"])
     assert missing.status_code == 404
-    assert "keeps no responses" in missing.json()["error"]["message"]
+    assert "stores no responses" in missing.json()["error"]["message"]
     for name in ("store", "background"):
         refused = ask(app, "POST", "/v1/responses", json={"input": "hi", name: True})
         assert refused.status_code == 400

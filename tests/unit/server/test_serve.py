@@ -145,7 +145,7 @@ def test_who_still_sends_a_body_holds_up_no_end_and_is_told_so(path: str, status
         reply, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
         assert reply.startswith(f"HTTP/1.1 {status} ".encode())
         assert b"retry-after: " in reply.lower()
-        assert "the body was not there yet" in str(json.loads(body)["error"])
+        assert "the request body was incomplete" in str(json.loads(body)["error"])
         process.communicate(timeout=BOUND_S)
 
 

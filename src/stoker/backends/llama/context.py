@@ -213,7 +213,7 @@ class Context:
             BackendError: this kind of memory cannot be cut there. Emptying a slot never fails.
         """
         if not self._remove(slot, length):
-            raise BackendError(f"slot {slot} cannot be cut back to {length} tokens")
+            raise BackendError(f"slot {slot} cannot be truncated to {length} tokens")
 
     def length(self, slot: int) -> int:
         """Entries that the slot holds."""

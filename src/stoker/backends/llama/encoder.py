@@ -82,7 +82,7 @@ class LlamaEncoder:
         Raises:
             BackendError: always.
         """
-        raise BackendError(f"{self.info.name} is an encoder: it writes no text")
+        raise BackendError(f"{self.info.name} is an encoder: it does not generate text")
 
     def close(self) -> None:
         """Frees everything. Calling it twice is allowed."""

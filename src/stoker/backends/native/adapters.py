@@ -155,7 +155,7 @@ def _pack(file: ModelFile, places: Mapping[str, list[_Place]]) -> tuple[mmap, li
         if name not in places:
             raise AdapterInvalid(
                 f"the adapter {file.path} does not fit the model: the native executor computes `{name}` without "
-                "adapters, as all matrices of experts and gates; --backend llama may take it",
+                "adapters, like all expert matrices and gates; --backend llama may support them",
                 path=str(file.path),
             )
     packer = _Packer()

@@ -142,8 +142,7 @@ def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         path = parts.first.path
         raise ModelUnsupported(
-            f"the native executor cannot run {path}: it does not know what to do with the tensors "
-            f"{', '.join(unknown[:3])}{more}",
+            f"the native executor cannot run {path}: it does not support the tensors {', '.join(unknown[:3])}{more}",
             path=str(path),
         )
 
@@ -162,7 +161,8 @@ def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> 
     if entry.type.name in _NO_WEIGHTS:
         path = parts.first.path
         raise ModelFileInvalid(
-            f"{path} cannot be used: `{linear.weight}` is of type {entry.type.name}, as no weights are", path=str(path)
+            f"{path} cannot be used: `{linear.weight}` is of type {entry.type.name}, not a weight type",
+            path=str(path),
         )
     if not _native.can_pack(entry.type.number, linear.columns_in_file):
         path = parts.first.path

@@ -96,7 +96,7 @@ class OnnxEncoder:
         Raises:
             BackendError: always.
         """
-        raise BackendError(f"{self.info.name} is an encoder: it writes no text")
+        raise BackendError(f"{self.info.name} is an encoder: it does not generate text")
 
     def close(self) -> None:
         """Gives the session back; the weights go with their last user. Calling it twice is allowed."""

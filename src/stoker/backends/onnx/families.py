@@ -348,7 +348,7 @@ def _llava(given: Settings, limits: TokenLimits, resize: Resize) -> Family:
     shortest = sizes.get("shortest_edge", 0)
     square = middle if shortest and given.is_on("do_center_crop") else sizes
     if not {"height", "width"} <= square.keys() or (shortest and max(square.values()) > shortest):
-        raise ModelUnsupported("its preprocessor_config.json makes no image of a fixed size by scaling and cutting")
+        raise ModelUnsupported("its preprocessor_config.json does not scale and crop images to a fixed size")
     return Whole(
         text=_IMAGE,
         size=(square["width"], square["height"]),

@@ -77,7 +77,7 @@ class RuntimeConfig:
     llama_server_start_s: float = 120.0
     """Maximum time until a started llama-server can answer, in seconds."""
     vllm_path: str = ""
-    """Path of the vllm program. Default: the one in PATH, else the one beside this Python."""
+    """Path of the vllm program. Default: the one in PATH, else the one of this Python environment."""
     vllm_args: str = ""
     """Additional arguments for `vllm serve`, quoted as in a shell."""
     vllm_start_s: float = 900.0

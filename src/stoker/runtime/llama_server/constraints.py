@@ -21,10 +21,10 @@ def constraint_fields(outline: Outline | None) -> dict[str, object]:
     if outline is None:
         return {}
     if outline.reasoning is not None and outline.reasoning.budget is not None:
-        message = "a budget of reasoning tokens is not available: llama-server has none for single requests"
+        message = "a budget of reasoning tokens is not available: llama-server has no budget per request"
         raise UnsupportedParameter(message, parameter="reasoning_budget_tokens")
     if outline.reasoning is not None and outline.reasoning.can_be_ended:
-        message = "reasoning cannot be ended while it is written: this runtime does not pass that on to llama-server"
+        message = "reasoning cannot be ended during the stream with --runtime llama-server"
         raise UnsupportedParameter(message, parameter="reasoning_control")
     grammar = outline.grammar
     if grammar is None:

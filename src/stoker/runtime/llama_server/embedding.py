@@ -53,18 +53,18 @@ class Embeddings:
         """
         name, task, parameter = self._name, self._model.task, embed.parameter
         if task is Task.TEXT:
-            message = f"{name} cannot embed: its llama-server was started to write texts"
+            message = f"{name} cannot embed: its llama-server was not started for embeddings"
             raise InvalidInput(f"{message}. Serve an embedding model, or start it with --pooling", parameter="model")
         if not embed.inputs:
             raise InvalidInput(f"`{parameter}` is empty: there is nothing to compute", parameter=parameter)
         if task is Task.RANK and embed.query is None:
-            raise InvalidInput(f"{name} ranks texts and has no embeddings: ask /v1/rerank", parameter="model")
+            raise InvalidInput(f"{name} is a reranking model without embeddings: use /v1/rerank", parameter="model")
         if task is Task.EMBEDDING and embed.query is not None:
             message = f"{name} is not a reranking model: serve one, or compare embeddings from /v1/embeddings"
             raise InvalidInput(message, parameter="model")
         size = self._model.embedding_size
         if embed.dimensions is not None and not 1 <= embed.dimensions <= size:
-            message = f"`dimensions` must be between 1 and {size}, which is all that {name} has"
+            message = f"`dimensions` must be between 1 and {size}, the size of the embeddings of {name}"
             raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
 
     async def answer(self, embed: Embed, client: ServerClient) -> Embedded:
@@ -118,7 +118,7 @@ class Embeddings:
         if not embed.truncates or limit <= num_suffix:
             raise ContextLengthExceeded(
                 f"{name} has {len(token_ids)} tokens, but this model takes at most {limit}: it exceeds the available "
-                f"context size. Shorten it, or have it cut.",
+                f"context size. Shorten it, or request truncation.",
                 num_prompt_tokens=len(token_ids),
                 context_size=limit,
             )

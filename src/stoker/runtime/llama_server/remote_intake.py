@@ -59,8 +59,8 @@ class RemoteIntake:
             StokerError: the model cannot answer now.
         """
         if not self._can_generate:
-            message = f"{self._info.name} writes no text: its llama-server was started for embeddings or ranking"
-            raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
+            message = f"{self._info.name} does not generate text: llama-server was started for embeddings or ranking"
+            raise InvalidInput(f"{message}. Use /v1/embeddings, or serve another model", parameter="model")
         check_no_adapters(submit.adapters)
         sampling = submit.sampling.completed(self._defaults, self._info.max_sequence_tokens)
         check_supported(sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
@@ -120,5 +120,5 @@ def check_no_adapters(choices: Sequence[AdapterChoice] | None) -> None:
     """Raises AdapterNotFound, which names the first one that is asked for."""
     if choices:
         name = choices[0].name or str(choices[0].adapter_id)
-        message = f"there is no adapter `{name}`: the model is in llama-server, which Stoker gives none"
+        message = f"there is no adapter `{name}`: adapters are not available with llama-server"
         raise AdapterNotFound(message, adapter=name, parameter="lora")

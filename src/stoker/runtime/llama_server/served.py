@@ -137,7 +137,7 @@ class LlamaServed:
                 check_no_adapters(question.adapters)
                 self._known().embeddings.check(question)
             case SaveSlot() | RestoreSlot() if not self._engine.slot_save_path:
-                message = "saving and restoring slots is switched off: start the server with --slot-save-path FOLDER"
+                message = "saving and restoring slots is turned off: start the server with --slot-save-path FOLDER"
                 raise UnsupportedParameter(message, parameter="action")
             case Tokenize() | ListSlots() | EraseSlots() | SaveSlot() | RestoreSlot():
                 pass

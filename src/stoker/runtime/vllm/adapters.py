@@ -51,7 +51,7 @@ class PEFTAdapters:
         wanted = [(self._find(choice), choice.scale) for choice in choices]
         names = [card.name for card, scale in wanted if scale]
         if len(names) > 1 or any(scale not in (0.0, 1.0) for _, scale in wanted):
-            message = "vLLM computes a request with one adapter at most, and with the scale 1"
+            message = "vLLM supports one adapter per request, with scale 1"
             raise UnsupportedParameter(message, parameter="lora")
         return names[0] if names else None
 
@@ -76,7 +76,7 @@ def read_adapters(config: EngineConfig) -> PEFTAdapters:
     cards = tuple(_read(spec, number) for number, spec in enumerate(adapter_specs(config)))
     scales = [card.scale for card in cards if card.scale]
     if scales not in ([], [1.0]):
-        message = "--lora: vLLM applies at most one adapter by itself, with the scale 1; give the others names"
+        message = "--lora: vLLM supports one default adapter, with scale 1; give the others names"
         raise ConfigError(message, key="lora")
     return PEFTAdapters(cards)
 
@@ -86,7 +86,7 @@ def _read(spec: AdapterSpec, number: int) -> AdapterCard:
     rank = JSONFolder(folders=(path,)).read_json(_FACTS).get("r")
     weights = [file for file in path.glob("adapter_model.*") if file.is_file()]
     if not isinstance(rank, int) or rank < 1 or not weights:
-        message = f"{path} is no adapter for vLLM, which takes folders with {_FACTS} and adapter_model.safetensors"
+        message = f"{path} is not an adapter for vLLM, which needs folders with {_FACTS} and adapter_model.safetensors"
         raise AdapterInvalid(message, path=str(path))
     return AdapterCard(
         adapter_id=number,

@@ -125,7 +125,7 @@ def constraint_fields(outline: Outline | None) -> dict[str, object]:
         message = "a constrained answer cannot be continued: vLLM applies a constraint to new text only"
         raise UnsupportedParameter(message, parameter="messages")
     if span is not None:
-        message = "a constraint beside reasoning is not available with --runtime vllm: switch reasoning off"
+        message = "a constraint together with reasoning is not available with --runtime vllm: turn reasoning off"
         raise UnsupportedParameter(message, parameter="response_format")
     return {"structured_outputs": _structured(outline.grammar)}
 

@@ -46,12 +46,12 @@ class Embeddings:
         """
         parameter = embed.parameter
         if embed.query is not None:
-            message = f"{self.name} ranks nothing: with --runtime vllm there are embeddings only"
+            message = f"{self.name} cannot rerank: --runtime vllm supports embeddings only"
             raise InvalidInput(message, parameter="model")
         if not embed.inputs:
             raise InvalidInput(f"`{parameter}` is empty: there is nothing to compute", parameter=parameter)
         if embed.dimensions is not None and not 1 <= embed.dimensions <= self.size:
-            message = f"`dimensions` must be between 1 and {self.size}, which is all that {self.name} has"
+            message = f"`dimensions` must be between 1 and {self.size}, the size of the embeddings of {self.name}"
             raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
 
     def tokens(self, embed: Embed) -> list[list[int]]:
@@ -89,7 +89,7 @@ class Embeddings:
         if length > limit and (not embed.truncates or limit <= len(behind)):
             raise ContextLengthExceeded(
                 f"{name} has {length} tokens, but this model takes at most {limit}: it exceeds the available "
-                f"context size. Shorten it, or have it cut.",
+                f"context size. Shorten it, or request truncation.",
                 num_prompt_tokens=length,
                 context_size=limit,
             )

@@ -83,7 +83,7 @@ def _pooling(config: EngineConfig, folder: JSONFolder) -> str:
     named = folder.read_json("config.json").get("architectures")
     kinds = [str(name) for name in cast("list[object]", named)] if isinstance(named, list) else []
     if any(kind.endswith("Classification") for kind in kinds):
-        message = f"{config.model_path} is a {kinds[0]}: with --runtime vllm models write or embed, and do not rank"
+        message = f"{config.model_path} is a {kinds[0]}: with --runtime vllm, models can generate or embed, not rerank"
         raise ModelUnsupported(message, path=config.model_path)
     is_encoder = bool(kinds) and not any(kind.endswith(_WRITERS) for kind in kinds)
     is_embedder = is_encoder or folder.find(_PARTS_OF_AN_EMBEDDER) is not None

@@ -124,7 +124,7 @@ class VLLMServed:
                 self._embeddings.check(question)
             case Embed():
                 name = self._engine.name or self._engine.model or self._prepared().name
-                message = f"{name} cannot embed: its vLLM was started to write texts"
+                message = f"{name} cannot embed: its vLLM was not started for embeddings"
                 advice = "Serve an embedding model, or start it with --pooling"
                 raise InvalidInput(f"{message}. {advice}", parameter="model")
             case _:
@@ -152,8 +152,8 @@ class VLLMServed:
         assert info is not None
         assert outlines is not None
         if not model.can_generate:
-            message = f"{info.name} writes no text: its vLLM was started for embeddings"
-            raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
+            message = f"{info.name} does not generate text: its vLLM was started for embeddings"
+            raise InvalidInput(f"{message}. Use /v1/embeddings, or serve another model", parameter="model")
         if submit.media:
             raise UnsupportedParameter(_NO_FILES, parameter="messages")
         sampling = submit.sampling.completed(model.defaults, info.max_sequence_tokens)

@@ -165,7 +165,7 @@ def _batches(call: Call[Any]) -> Batches:
 
 
 def _refuse() -> NoReturn:
-    raise UnsupportedParameter("this server keeps no files: start it with --files-dir FOLDER, or with auto")
+    raise UnsupportedParameter("this server stores no files: start it with --files-dir FOLDER (or auto)")
 
 
 def _owner(call: Call[Any]) -> str:
@@ -200,7 +200,7 @@ def _check_metadata(metadata: dict[str, str]) -> None:
     key_chars, value_chars = _MAX_METADATA_CHARS
     is_long = any(len(key) > key_chars or len(value) > value_chars for key, value in metadata.items())
     if len(metadata) > _MAX_METADATA or is_long:
-        message = f"`metadata` has at most {_MAX_METADATA} texts of {value_chars} characters, named in {key_chars}"
+        message = f"`metadata` can have {_MAX_METADATA} values of {value_chars} characters, with keys of {key_chars}"
         raise InvalidInput(message, parameter="metadata")
 
 

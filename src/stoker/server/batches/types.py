@@ -39,7 +39,7 @@ class FileForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BATCH_FIELDS: FieldTable = honoured(
-    BatchRequest, {"output_expires_after": Refused("answers are kept until they are deleted")}
+    BatchRequest, {"output_expires_after": Refused("responses are stored until they are deleted")}
 )
 
 

@@ -64,7 +64,7 @@ def native_inputs(wire: NativeEmbeddingRequest) -> tuple[str, Inputs | None]:
         InvalidInput: there are two that differ.
     """
     if None not in (wire.content, wire.input) and wire.content != wire.input:
-        raise InvalidInput("`content` and `input` mean the same but differ", parameter="content")
+        raise InvalidInput("conflicting values of equivalent fields: `content`, `input`", parameter="content")
     return ("content", wire.content) if wire.input is None else ("input", wire.input)
 
 

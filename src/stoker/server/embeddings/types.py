@@ -122,12 +122,12 @@ _SHARED: FieldTable = {
     "service_tier": Ignored("there is one tier"),
 }
 _RERANK: FieldTable = {
-    "rank_fields": Refused("of a document that is an object, `text` is ranked", (["text"], [])),
+    "rank_fields": Refused("only the `text` of a document is ranked", (["text"], [])),
     "max_tokens_per_doc": Refused(_WHOLE),
     "max_chunks_per_doc": Refused(_WHOLE, (1,)),
     "return_embeddings": Refused("a reranking model has no embeddings", (False,)),
 }
-_OLLAMA: FieldTable = {"options": Ignored("they are about answers, and about how a model is loaded")}
+_OLLAMA: FieldTable = {"options": Ignored("these options concern generation and loading")}
 
 EMBEDDINGS_FIELDS: FieldTable = honoured(EmbeddingsRequest, _SHARED)
 NATIVE_EMBEDDING_FIELDS: FieldTable = honoured(NativeEmbeddingRequest, _SHARED)

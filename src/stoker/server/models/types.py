@@ -34,7 +34,7 @@ class LoadRequest(UnloadRequest, frozen=True, kw_only=True):
 # What becomes of the fields
 
 LOAD_FIELDS: FieldTable = honoured(
-    LoadRequest, {"extra_args": Ignored("how a model is loaded is said when the server starts")}
+    LoadRequest, {"extra_args": Ignored("model settings are given when the server starts")}
 )
 UNLOAD_FIELDS: FieldTable = honoured(UnloadRequest)
 

@@ -58,7 +58,7 @@ def _read(messages: object, reader: DocumentReader, takes_images: bool, where: s
 
 
 def _no_store() -> NoReturn:
-    message = "this server keeps no files: send the data, or start it with --files-dir FOLDER, or with auto"
+    message = "this server stores no files: send the data, or start it with --files-dir FOLDER (or auto)"
     raise UnsupportedParameter(message, parameter="file_id")
 
 

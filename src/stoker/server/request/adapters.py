@@ -34,7 +34,7 @@ def with_named_adapter(
     if adapter is None or not served.runtime.card.adapters:
         return choices
     if choices is not None:
-        raise InvalidInput("name adapters behind the model's name or in `lora`, not in both", parameter="lora")
+        raise InvalidInput("name adapters after the model's name or in `lora`, not in both", parameter="lora")
     return [AdapterChoice(name=adapter)]
 
 

@@ -134,7 +134,7 @@ def conversation(wire: ChatCompletionRequest | ChatPromptRequest) -> Conversatio
         InvalidInput: the messages or the tools are malformed.
     """
     if wire.continue_final_message and wire.add_generation_prompt:
-        message = "`continue_final_message` and `add_generation_prompt` exclude each other"
+        message = "`continue_final_message` and `add_generation_prompt` cannot be combined"
         raise InvalidInput(message, parameter="continue_final_message")
     return Conversation(
         messages=messages_from_dicts(wire.messages),

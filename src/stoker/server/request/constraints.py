@@ -30,7 +30,7 @@ def grammar_of(fields: ConstrainedFields) -> GrammarText | None:
     found = dict(_constraints(fields))
     if len(found) > 1:
         names = " and ".join(f"`{name}`" for name in found)
-        raise InvalidInput(f"{names} exclude each other: an answer follows one constraint", parameter=list(found)[1])
+        raise InvalidInput(f"{names} cannot be combined: an answer follows one constraint", parameter=list(found)[1])
     return next(iter(found.values()), None)
 
 

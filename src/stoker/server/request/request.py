@@ -103,7 +103,7 @@ def timeout_s(asked: float | None, config: ServerConfig, asked_ms: int | None = 
         if asked_ms <= 0:
             raise InvalidInput(f"`timeout_ms` must be at least 1, not {asked_ms}", parameter="timeout_ms")
         if asked not in (None, asked_ms / 1000):
-            message = f"these fields mean the same but differ: `timeout` = {asked} s, `timeout_ms` = {asked_ms}"
+            message = f"conflicting values of equivalent fields: `timeout` = {asked} s, `timeout_ms` = {asked_ms}"
             raise InvalidInput(message, parameter="timeout_ms")
         asked = asked_ms / 1000
     if asked is None:

@@ -135,7 +135,7 @@ def _one_of(fields: SamplingFields, *names: str) -> Any:
     given = {name: getattr(fields, name) for name in names if getattr(fields, name) is not None}
     if any(value != next(iter(given.values())) for value in given.values()):
         said = ", ".join(f"`{name}` = {value}" for name, value in given.items())
-        raise InvalidInput(f"these fields mean the same but differ: {said}", parameter=next(iter(given)))
+        raise InvalidInput(f"conflicting values of equivalent fields: {said}", parameter=next(iter(given)))
     return next(iter(given.values()), None)
 
 
@@ -225,7 +225,7 @@ def with_stages(params: SamplingParams, samplers: str | Sequence[str] | None) ->
     active = [name for name in named if not _is_off(name, params)]
     if any(_PLACE[before] >= _PLACE[behind] for before, behind in pairwise(active)):
         ours = ", ".join(name for name in _STAGES if name in active)
-        message = f"`samplers` asks for another order than there is, which is {ours}; each of them acts once"
+        message = f"`samplers` must be in this order, each at most once: {ours}"
         raise UnsupportedParameter(message, parameter="samplers")
     return replace(params, **off | ({"infill": True} if "infill" in named else {}))
 

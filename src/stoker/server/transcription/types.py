@@ -49,9 +49,9 @@ TRANSCRIPTION_FIELDS: FieldTable = honoured(
         "include": Refused(
             "log-probabilities of single tokens are not kept; `verbose_json` has those of segments", ([],)
         ),
-        "languages": Ignored("the model finds out the language; name it in `language`"),
-        "known_speaker_names": Refused("speakers are not told apart", ([],)),
-        "known_speaker_references": Refused("speakers are not told apart", ([],)),
+        "languages": Ignored("the model detects the language; set it with `language`"),
+        "known_speaker_names": Refused("speakers are not identified", ([],)),
+        "known_speaker_references": Refused("speakers are not identified", ([],)),
     },
 )
 

@@ -79,7 +79,7 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
                 return await _read_bounded(request, config)
     except TimeoutError:
         if stop.is_set:
-            raise ModelNotLoaded("the server is being stopped, and the body was not there yet") from None
+            raise ModelNotLoaded("the server is stopping, and the request body was incomplete") from None
         raise HTTPException(408, f"the body took longer than {config.body_timeout_s:g} s") from None
     except ClientDisconnect:
         raise Cancelled("the client left before its request was complete") from None

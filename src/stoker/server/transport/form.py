@@ -36,10 +36,10 @@ class Form:
         """The name of the file.
 
         Raises:
-            InvalidInput: the form breaks off, or has no file.
+            InvalidInput: the form is incomplete, or has no file.
         """
         if not self.is_complete:
-            raise InvalidInput("the form breaks off", parameter="file")
+            raise InvalidInput("the form is incomplete", parameter="file")
         if self.filename is None:
             raise InvalidInput("the form has no file called `file`", parameter="file")
         return self.filename

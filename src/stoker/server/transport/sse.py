@@ -114,7 +114,7 @@ class EventStream:
         while True:
             waited_s = time.monotonic() - self._last_sent_s if self._is_sending else 0.0
             if waited_s >= limit_s:
-                raise Cancelled(f"the client took no bytes for {limit_s:g} s")
+                raise Cancelled(f"the client read nothing for {limit_s:g} s")
             await asyncio.sleep(limit_s - waited_s)
 
 

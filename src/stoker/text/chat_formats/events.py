@@ -1,4 +1,4 @@
-"""The parts of an answer, in the order in which the model writes them: reasoning, content and tool calls."""
+"""The parts of a streamed answer: reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ import msgspec
 
 
 class Reasoning(msgspec.Struct, frozen=True):
-    """Some text of the model's reasoning."""
+    """A piece of the model's reasoning."""
 
     text: str
 
 
 class Content(msgspec.Struct, frozen=True):
-    """Some text of the answer."""
+    """A piece of the answer's text."""
 
     text: str
 
 
 class CallBegin(msgspec.Struct, frozen=True):
-    """A tool call begins: its name is complete, and is the name of a tool that was offered."""
+    """The beginning of a tool call, with the name of an offered tool."""
 
     name: str
     is_custom: bool = False
-    """The tool takes a text: what follows is no JSON."""
+    """The tool is a custom tool: the arguments are text, not JSON."""
 
 
 class CallArguments(msgspec.Struct, frozen=True):
-    """Some text of the arguments of the call that has begun: a part of a JSON object, or of a custom tool's text."""
+    """A piece of the arguments of the current call: a part of a JSON object, or of the text for a custom tool."""
 
     text: str
 
 
 class CallEnd(msgspec.Struct, frozen=True):
-    """The call is complete. A call that the end of the answer cuts off has none."""
+    """The end of a complete call. A call that is cut off at the end of the answer has no `CallEnd`."""
 
 
 Event: TypeAlias = Reasoning | Content | CallBegin | CallArguments | CallEnd

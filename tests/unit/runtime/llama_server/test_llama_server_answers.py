@@ -255,7 +255,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_sent(fake: Fake):
                 assert type(caught.value) is kind, submit
             with pytest.raises(InvalidInput, match="outside the vocabulary"):
                 await runtime.ask(Detokenize([263]))
-            with pytest.raises(InvalidInput, match="was started to write texts"):
+            with pytest.raises(InvalidInput, match="was not started for embeddings"):
                 await runtime.ask(Embed(["x"]))
             assert (await runtime.ask(ChangeAdapters())).adapters == []
             with pytest.raises(UnsupportedParameter):

@@ -44,7 +44,7 @@ def test_embeddings_are_cut_and_scaled_here(fake: Fake):
                 with pytest.raises(StokerError) as caught:
                     await runtime.ask(embed)
                 assert type(caught.value) is kind
-            with pytest.raises(InvalidInput, match="writes no text"):
+            with pytest.raises(InvalidInput, match="does not generate text"):
                 await anext(runtime.generate(ask()))
 
     run(test())

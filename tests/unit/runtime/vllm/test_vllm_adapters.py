@@ -52,7 +52,7 @@ def test_requests_choose_adapters_by_name_or_id(fake: Fake, tmp_path: Path):
                 [AdapterChoice(name="sql", scale=0.5)],
                 [AdapterChoice(name=name) for name in ("sql", "style")],
             ):
-                with pytest.raises(UnsupportedParameter, match="one adapter at most"):
+                with pytest.raises(UnsupportedParameter, match="one adapter per request"):
                     await answer(runtime, ask(adapters=wrong))
 
     run(test())
@@ -69,7 +69,7 @@ def test_an_adapter_without_a_name_is_used_by_requests_that_choose_none(tmp_path
     assert (found.chosen(None), found.chosen([])) == ("plain", None)
     other = adapter(tmp_path / "other")
     for wrong in ([f"{plain}:0.5"], [str(plain), str(other)]):
-        with pytest.raises(ConfigError, match="at most one adapter by itself"):
+        with pytest.raises(ConfigError, match="one default adapter"):
             read_adapters(EngineConfig(lora=wrong))
 
 
@@ -78,7 +78,7 @@ def test_what_is_no_adapter_is_refused(tmp_path: Path, rank: object):
     paths = [adapter(tmp_path / "odd", rank), tmp_path / "nothing", tmp_path]
     (tmp_path / "file").touch()
     for path in (*paths, tmp_path / "file"):
-        with pytest.raises(AdapterInvalid, match="is no adapter for vLLM"):
+        with pytest.raises(AdapterInvalid, match="is not an adapter for vLLM"):
             read_adapters(EngineConfig(lora=[f"a={path}"]))
 
 

@@ -75,13 +75,13 @@ def test_a_pooling_makes_an_embedder_of_any_model(fake: Fake):
 def test_what_an_embedder_cannot_do_is_told(embedder: Fake, tmp_path: Path):
     async def test() -> None:
         async with embedder.started(lora=[f"a={adapter(tmp_path / 'a')}"]) as runtime:
-            with pytest.raises(InvalidInput, match="writes no text"):
+            with pytest.raises(InvalidInput, match="does not generate text"):
                 await answer(runtime, ask())
             refused: list[tuple[Embed, type[Exception], str]] = [
                 (Embed([]), InvalidInput, "`input` is empty"),
                 (Embed(["a", ""]), InvalidInput, r"`input\[1\]` is empty"),
                 (Embed([[10**6]]), InvalidInput, "1000000"),
-                (Embed(["a"], query="b"), InvalidInput, "ranks nothing"),
+                (Embed(["a"], query="b"), InvalidInput, "cannot rerank"),
                 (Embed(["a"], dimensions=5), InvalidInput, "between 1 and 4"),
                 (Embed(["a" * 129]), ContextLengthExceeded, r"`input\[0\]` has 129 tokens.*at most 128"),
                 (Embed(["a"], adapters=[AdapterChoice(name="a")]), UnsupportedParameter, "without adapters"),
@@ -113,5 +113,5 @@ def test_the_name_of_the_architecture_says_what_a_model_is_for(
 
 def test_models_that_rank_are_refused(model: Path, tmp_path: Path):
     folder = folder_of(model, tmp_path / "model", "BertForSequenceClassification")
-    with pytest.raises(ModelUnsupported, match="do not rank"):
+    with pytest.raises(ModelUnsupported, match="not rerank"):
         read_model_folder(EngineConfig(model_path=str(folder)))

@@ -216,21 +216,21 @@ _TAKEN_AS_SENT = "the conversation is taken as it is sent: nothing is cleared or
 
 _SHARED: FieldTable = {
     "container": Refused("nothing is executed here"),
-    "mcp_servers": Refused("this server calls no others", ([],)),
+    "mcp_servers": Refused("this server does not call other servers", ([],)),
     "context_management": Ignored(_TAKEN_AS_SENT),
     "compaction": Ignored(_TAKEN_AS_SENT),
     "thread": Refused("conversations are not stored"),
     "fallbacks": Ignored("the model that was asked for answers, or the request fails"),
     "fallback_credit_token": Ignored(_NOTHING_BILLED),
     "billing_policy": Ignored(_NOTHING_BILLED),
-    "cache_control": Ignored("the prefix cache finds shared prefixes by itself"),
+    "cache_control": Ignored("shared prefixes are cached automatically"),
     "service_tier": Ignored("there is one tier"),
     "speed": Ignored("there is one speed"),
     "inference_geo": Ignored("everything is computed on this machine"),
-    "diagnostics": Ignored("the answer depends on nothing that could be diagnosed"),
+    "diagnostics": Ignored("there is nothing to diagnose"),
     "user_profile_id": Ignored("there are no profiles"),
     "workspace_id": Ignored("there are no workspaces"),
-    "betas": Ignored("what is available does not depend on it"),
+    "betas": Ignored("all features are always available"),
 }
 
 _UNCOUNTED: FieldTable = dict.fromkeys(
@@ -241,7 +241,7 @@ MESSAGES_NESTED: NestedTables = {
     "output_config": honoured(
         OutputConfig,
         {
-            "task_budget": Ignored("a model is not told how many tokens it may still spend"),
+            "task_budget": Ignored("the model does not get its remaining token budget"),
         },
     )
 }

@@ -278,8 +278,8 @@ class ErasedCache(msgspec.Struct, frozen=True):
 
 
 _OWN: FieldTable = {
-    "stream_options": Ignored("the last part of every answer has the numbers"),
-    "multimodal_data": Refused("it belongs into `prompt`, beside `prompt_string`", ([],)),
+    "stream_options": Ignored("the last chunk of every answer has the usage"),
+    "multimodal_data": Refused("it belongs in `prompt`, next to `prompt_string`", ([],)),
 }
 
 NATIVE_COMPLETION_FIELDS: FieldTable = honoured(NativeCompletionRequest, SHARED, _OWN)

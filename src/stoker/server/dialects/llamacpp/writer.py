@@ -87,7 +87,7 @@ async def infill_request(
     """
     card = runtime.card
     if card.fill_tokens is None:
-        message = f"{card.name} cannot fill in: its vocabulary has no tokens for the text before and after a gap"
+        message = f"{card.name} does not support infill: its vocabulary has no tokens for filling in the middle"
         raise UnsupportedParameter(message, parameter="input_suffix")
     for name in ("input_prefix", "input_suffix"):
         if getattr(wire, name) is None:
@@ -145,7 +145,7 @@ def _sampling(wire: NativeRequest) -> SamplingParams:
 
 def _num_choices(wire: NativeRequest) -> int | None:
     if wire.n is not None and wire.n_cmpl is not None and wire.n != wire.n_cmpl:
-        raise InvalidInput("`n` and `n_cmpl` mean the same but differ", parameter="n")
+        raise InvalidInput("conflicting values of equivalent fields: `n`, `n_cmpl`", parameter="n")
     return wire.n if wire.n_cmpl is None else wire.n_cmpl
 
 

@@ -127,11 +127,11 @@ def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:
         return Rendered(infill_prompt(runtime.card, prompt, wire.suffix), parse_special=False)
     if wire.images and (wire.raw or wire.context):
         name = "raw" if wire.raw else "context"
-        raise UnsupportedParameter(f"`images` cannot be given beside `{name}`; use /api/chat", parameter="images")
+        raise UnsupportedParameter(f"`images` cannot be combined with `{name}`; use /api/chat", parameter="images")
     if wire.raw:
         if wire.system or wire.context:
             name = "system" if wire.system else "context"
-            raise InvalidInput(f"`raw` takes the prompt as it is: leave `{name}` away", parameter=name)
+            raise InvalidInput(f"`raw` uses the prompt unchanged: leave out `{name}`", parameter=name)
         return Rendered(prompt)
     check_token_ids("context", tuple(wire.context or ()), runtime.card.vocab_size)
     user = message_from_dict(_with_images({"role": "user", "content": prompt}, wire.images, "images"), "prompt")

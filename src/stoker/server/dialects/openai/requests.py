@@ -111,5 +111,5 @@ def _infill(card: ModelCard, prompt: Prompt, wire: CompletionRequest) -> Prompt:
     if not isinstance(prompt, str):
         raise UnsupportedParameter("`suffix` needs a prompt in text, not in token ids", parameter="suffix")
     if wire.echo:
-        raise UnsupportedParameter("`suffix` and `echo` exclude each other", parameter="suffix")
+        raise UnsupportedParameter("`suffix` and `echo` cannot be combined", parameter="suffix")
     return infill_prompt(card, prompt, wire.suffix or "")

@@ -100,9 +100,9 @@ def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Me
 
 def _check_background(wire: ResponsesRequest) -> None:
     if wire.background and wire.store is False:
-        raise InvalidInput("`background` needs `store`: how else would it be fetched", parameter="background")
+        raise InvalidInput("`background` needs `store`, because the response is fetched later", parameter="background")
     if wire.background and wire.stream:
-        raise UnsupportedParameter("`background` and `stream` exclude each other here", parameter="background")
+        raise UnsupportedParameter("`background` and `stream` cannot be combined here", parameter="background")
 
 
 def _logprobs(wire: ResponsesRequest) -> int | None:

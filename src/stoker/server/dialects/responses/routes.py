@@ -197,7 +197,7 @@ def _check_kept(wire: ResponsesRequest, store: ResponseStore) -> None:
     for name, is_asked in (("store", wire.store), ("background", wire.background)):
         if is_asked and store.is_off:
             message = (
-                f"`{name}`: this server keeps no responses (`max_stored_responses` is 0, or it has several fronts)"
+                f"`{name}`: this server stores no responses (`max_stored_responses` is 0, or it has several fronts)"
             )
             raise UnsupportedParameter(message, parameter=name)
 

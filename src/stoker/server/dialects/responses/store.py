@@ -150,7 +150,7 @@ class ResponseStore:
         """
         response = self.get(owner, response_id)
         if response.status not in ("completed", "incomplete"):
-            message = f"the response {response_id} is {response.status}: there is nothing to go on from"
+            message = f"the response {response_id} is {response.status}: it cannot be continued"
             raise InvalidInput(message, parameter="previous_response_id")
         return self._find(owner, response_id).conversation
 
@@ -227,7 +227,7 @@ class ResponseStore:
         if job is None:
             response = self._find(owner, response_id).response
             if not response.background:
-                message = "only a response with `background: true` can be cancelled; leave the connection to end others"
+                message = "only a response with `background: true` can be canceled; close the connection to end others"
                 raise InvalidInput(message, parameter="response_id")
             return response
         job.task.cancel()
@@ -253,7 +253,7 @@ class ResponseStore:
         if entry is None:
             message = f"the response {response_id!r} is not stored here, or no longer"
             if self.is_off:
-                message = f"the response {response_id!r} is not stored: this server keeps no responses"
+                message = f"the response {response_id!r} is not stored: this server stores no responses"
             raise ResponseNotFound(message, response_id=response_id, parameter="response_id")
         return entry[1]
 
