@@ -103,7 +103,7 @@ def test_a_conversation_goes_on_with_the_result(caller: LLM) -> None:
     prompt = caller._session.render_chat(as_messages(messages, takes_images=False))
     assert '"city": "Zürich"' in prompt
     assert 'Result of weather:\n{"sky": "grün"}' in prompt
-    with pytest.raises(InvalidInput, match="is a definition, and no function"):
+    with pytest.raises(InvalidInput, match="is a definition, not a function"):
         call.run()
 
 

@@ -212,7 +212,7 @@ MessageEvent: TypeAlias = MessageStart | Ping | BlockStart | BlockDelta | BlockS
 
 
 _NOTHING_BILLED = "nothing is billed here"
-_TAKEN_AS_SENT = "the conversation is taken as it is sent: nothing is cleared or summarized"
+_TAKEN_AS_SENT = "the conversation is used as sent: nothing is cleared or summarized"
 
 _SHARED: FieldTable = {
     "container": Refused("nothing is executed here"),
