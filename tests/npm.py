@@ -20,7 +20,7 @@ def npm_package(spec: str, digest: str) -> Path:
         digest: SHA-256 of the archive.
     """
     name, _, version = spec.rpartition("@")
-    kept = cache_dir() / "tests" / f"{name}-{version}.tgz"
+    kept = cache_dir() / "tests" / f"{name.removeprefix('@').replace('/', '-')}-{version}.tgz"  # as npm calls it
     if not kept.exists():
         if shutil.which("npm") is None:
             pytest.skip(f"npm is not installed: {spec} cannot be had")

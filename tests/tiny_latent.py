@@ -13,9 +13,12 @@ RANK, ROTATED, PLAIN, VALUE = 64, 16, 32, 48
 """Of the vector, of what is rotated, of a head's query without that, and of what a head gives."""
 
 
+WITH_LATENT = ("deepseek2", "minicpm3")
+
+
 def latent_keys(model: TinyModel) -> dict[str, Any]:
     rank = model.keys.get("attention.kv_lora_rank", RANK)
-    if model.is_old:
+    if has_plain_heads(model):
         return {**plm_keys(model), "attention.q_lora_rank": 32}
     return {
         "attention.head_count_kv": 1,
@@ -27,6 +30,11 @@ def latent_keys(model: TinyModel) -> dict[str, Any]:
         "attention.q_lora_rank": 32,
         "rope.dimension_count": ROTATED,
     }
+
+
+def has_plain_heads(model: TinyModel) -> bool:
+    """One matrix makes the keys and values of all heads."""
+    return model.is_old or model.architecture == "minicpm3"
 
 
 def plm_keys(model: TinyModel) -> dict[str, Any]:
@@ -67,7 +75,7 @@ def with_latent(model: TinyModel, shapes: Shapes) -> Shapes:
             ("attn_q_b.weight", (queries, narrow)),
         ]
     of_heads: Shapes = [("attn_k_b.weight", (num, rank, PLAIN)), ("attn_v_b.weight", (num, VALUE, rank))]
-    if model.is_old:
+    if has_plain_heads(model):
         of_heads = [("attn_kv_b.weight", (num * (PLAIN + VALUE), rank))]
     return [
         *plain,

@@ -19,7 +19,7 @@ from tests.gguf_values import set_half, write_values
 from tests.tiny_gemma3n import NEVER_QUANTISED, gemma3n_ends, gemma3n_keys, gemma3n_layer, gemma3n_vectors
 from tests.tiny_gemma4 import gemma4_ends, gemma4_keys, gemma4_layer, gemma4_vectors
 from tests.tiny_hybrids import HYBRID_KEYS, has_attention, has_feed_forward, is_mixer_float, with_mixer
-from tests.tiny_latent import latent_keys, plm_keys, with_latent, with_one_matrix
+from tests.tiny_latent import WITH_LATENT, latent_keys, plm_keys, with_latent, with_one_matrix
 
 SPECIAL = ("<|bos|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -308,7 +308,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         **HYBRID_KEYS.get(model.architecture, {}),
         **(gemma4_keys(model) if model.architecture == "gemma4" else {}),
         **(gemma3n_keys(model) if model.architecture == "gemma3n" else {}),
-        **(latent_keys(model) if model.architecture == "deepseek2" else {}),
+        **(latent_keys(model) if model.architecture in WITH_LATENT else {}),
         **(plm_keys(model) if model.architecture == "plm" else {}),
         **model.keys,
     }
@@ -386,7 +386,7 @@ def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int,
         shapes = [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
     if model.architecture == "plm":
         return with_one_matrix(model, shapes)
-    return with_latent(model, shapes) if model.architecture == "deepseek2" else with_mixer(model, index, shapes)
+    return with_latent(model, shapes) if model.architecture in WITH_LATENT else with_mixer(model, index, shapes)
 
 
 def _has_experts(model: TinyModel, index: int) -> bool:

@@ -29,7 +29,6 @@ REFUSALS = (
         "/predict: unknown endpoint",
         "Google's platform is a client of its own; llama-server has it by an environment variable",
     ),
-    Refusal("this model does not reason", "a budget for thoughts that never come cannot be honored"),
     Refusal("`content` is missing", "there is nothing to tokenize"),
 )
 

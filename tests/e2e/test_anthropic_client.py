@@ -90,9 +90,14 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     tool = {"type": "web_search_20250305", "name": "web_search"}
     with pytest.raises(anthropic.BadRequestError, match="tools"):
         client.messages.create(model=MODEL, messages=QUESTION, max_tokens=1, tools=[tool])
+
+
+def test_a_model_without_reasoning_answers_a_request_that_allows_reasoning(client: Any):
     thinking = {"type": "enabled", "budget_tokens": 1024}
-    with pytest.raises(anthropic.BadRequestError, match="does not reason"):
-        client.messages.create(model=MODEL, messages=QUESTION, max_tokens=2048, thinking=thinking)
+    reply = client.messages.create(**GREEDY, messages=QUESTION, max_tokens=2048, thinking=thinking)
+    assert [block.type for block in reply.content] == ["text"]
+    plain = client.messages.create(**GREEDY, messages=QUESTION, max_tokens=2048)
+    assert reply.content[0].text == plain.content[0].text
 
 
 @pytest.mark.parametrize(

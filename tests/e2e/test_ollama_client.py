@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import ollama
 import pytest
+
+from tests.e2e.conftest import serving
 
 MODEL = "smollm2"
 QUESTION: list[Any] = [{"role": "user", "content": "What is gravity?"}]
@@ -101,6 +104,28 @@ def test_copy_and_delete(client: Any):
         client.delete(name)
 
 
+def test_create(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "base.gguf").symlink_to(smollm2_path)
+    open_server = serving("--models-dir", str(folder), "--ctx-size", "512", log=tmp_path / "log")
+    with open_server as server, ollama.Client(server.url, trust_env=False) as client:
+        made = client.create("pirate", from_="base", system="You are a pirate.", parameters={"num_predict": 5})
+        assert made.status == "success"
+        assert "pirate:latest" in [model.model for model in client.list().models]
+        plain = client.chat("base", QUESTION, options={"num_predict": 1})
+        reply = client.chat("pirate", QUESTION)
+        assert (reply.eval_count, reply.done_reason) == (5, "length")
+        assert reply.prompt_eval_count != plain.prompt_eval_count, "it has another system prompt"
+        statuses = [part.status for part in client.create("pirate", from_="pirate", system="Be brief.", stream=True)]
+        assert statuses[-1] == "success"
+        assert client.chat("pirate", QUESTION).eval_count == 5, "what was not given anew is as before"
+        assert client.delete("pirate").status == "success"
+        with pytest.raises(ollama.ResponseError, match="not found"):
+            client.delete("pirate")
+
+
 def test_errors_arrive_as_the_clients_own(client: Any):
     with pytest.raises(ollama.ResponseError, match="not found") as unknown:
         client.show("other")
@@ -109,6 +134,8 @@ def test_errors_arrive_as_the_clients_own(client: Any):
         client._request_raw("DELETE", "/api/delete", json={"model": MODEL})
     with pytest.raises(ollama.ResponseError, match="exceeds the available context size"):
         list(client.generate(model=MODEL, prompt="word " * 20_000, stream=True))
+    with pytest.raises(ollama.ResponseError, match="started with a list of models"):
+        client.create("mine", from_=MODEL)
     with pytest.raises(ollama.ResponseError, match="cannot be enforced"):
         client.chat(model=MODEL, messages=QUESTION, format={"type": "string", "contains": {}})
     tool: Any = {"type": "function", "function": {"name": "a clock"}}
@@ -119,7 +146,7 @@ def test_errors_arrive_as_the_clients_own(client: Any):
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda client: client.create(model="mine", from_=MODEL),
+        lambda client: client.create_blob(__file__),
         lambda client: client.push(MODEL),
     ],
 )

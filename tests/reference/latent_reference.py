@@ -42,10 +42,14 @@ class LatentReference(NativeReference):
         return both[:, :plain].transpose(0, 2, 1), both[:, plain:]
 
     def turned(self, index: int, x: F64) -> F64:
-        angles, _ = self.angles(index, x.shape[-1], len(x))
+        angles, own_magnitude = self.angles(index, x.shape[-1], len(x))
         has_multiplier = self.key("rope.scaling.yarn_log_multiplier", 0.0) or self.factor() == 1
         magnitude = 1.0 if has_multiplier else 1 + 0.1 * np.log(self.factor())
         cos, sin = (f(angles)[:, None, :] * magnitude for f in (np.cos, np.sin))
+        if self.architecture == "minicpm3":
+            cos, sin = cos * own_magnitude, sin * own_magnitude
+            first, second = np.split(x, 2, axis=-1)
+            return np.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
         y = np.empty_like(x)
         y[..., 0::2] = x[..., 0::2] * cos - x[..., 1::2] * sin
         y[..., 1::2] = x[..., 0::2] * sin + x[..., 1::2] * cos

@@ -131,6 +131,8 @@ class NativeReference:
 
     def scale(self, of: str) -> float:
         usual = {"embedding": 12, "residual": 1.4 / np.sqrt(self.key("block_count")), "logit": 256 / self.hidden_size}
+        if self.architecture == "minicpm3":
+            return {**usual, "logit": self.hidden_size / 256}[of]
         if of == "logit" and self.architecture in ("cohere2", "command-r"):
             return 1 / self.key("logit_scale")
         if self.architecture in ("granite", "granite_swa", "granitehybrid", "granitemoe", "minicpm"):

@@ -25,6 +25,11 @@ from tests.tiny_models import TinyModel, write_tiny_model
 
 EXPERTS: dict[str, Any] = {"num_experts": 12, "num_dense": 1, "num_layers": 3, "shared_size": 64}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
+FACTORS = {
+    "rope_factors_short.weight": np.linspace(1, 3, 8).astype(np.float32),
+    "rope_factors_long.weight": np.linspace(2, 6, 8).astype(np.float32),
+}
+LONG_ROPE: dict[str, Any] = {"rope.scaling.type": "longrope", "rope.scaling.attn_factor": 1.19}
 MODELS = {
     "queries from fewer numbers": TinyModel(architecture="deepseek2", **EXPERTS),
     "sigmoids": TinyModel(
@@ -40,6 +45,12 @@ MODELS = {
     "Q8_0": TinyModel(architecture="deepseek2", type="Q8_0", **EXPERTS),
     "an old file": TinyModel(architecture="deepseek2", is_old=True, keys=YARN, **EXPERTS),
     "an old file, Q8_0": TinyModel(architecture="deepseek2", is_old=True, type="Q8_0", **EXPERTS),
+    "minicpm3": TinyModel(architecture="minicpm3"),
+    "minicpm3, Q8_0": TinyModel(architecture="minicpm3", type="Q8_0"),
+    "minicpm3, short": TinyModel(architecture="minicpm3", keys=LONG_ROPE, vectors=FACTORS),
+    "minicpm3, long": TinyModel(
+        architecture="minicpm3", keys={**LONG_ROPE, "rope.scaling.original_context_length": 64}, vectors=FACTORS
+    ),
 }
 PLM = {
     "plm": TinyModel(architecture="plm", has_head=False),
@@ -82,7 +93,16 @@ def test_no_farther_from_float64_than_libllama(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["queries from fewer numbers", "sigmoids", "yarn, scores that grow", "an old file", "plm"]
+    "name",
+    [
+        "queries from fewer numbers",
+        "sigmoids",
+        "yarn, scores that grow",
+        "an old file",
+        "minicpm3",
+        "minicpm3, long",
+        "plm",
+    ],
 )
 def test_with_exact_keys_and_weights_it_is_exact(tmp_path: Path, name: str) -> None:
     """Rounded keys make rows choose other experts here and there, libllama's as well."""
@@ -119,7 +139,7 @@ def test_the_smaller_models_make_queries_at_once(tmp_path: Path) -> None:
     assert error <= 1.1 * relative_error(libllama_rows(path, token_ids), expected)
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "wide", "plm, Q8_0"])
+@pytest.mark.parametrize("name", ["Q8_0", "wide", "minicpm3, Q8_0", "plm, Q8_0"])
 def test_bits_do_not_depend_on_how_a_prompt_is_cut_or_who_is_beside(tmp_path: Path, name: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", {**MODELS, **PLM}[name])
     assert_same_bits_however_cut(path, prompt(150))

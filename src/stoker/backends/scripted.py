@@ -138,6 +138,10 @@ class ScriptedBackend:
             return len({id(cell) for slot in self._slots for cell in slot})
         return sum(len(slot) for slot in self._slots)
 
+    def _fits(self) -> bool:
+        """Cells that are shared are counted only where it matters: that takes as long as the prompts are."""
+        return sum(map(len, self._slots)) <= self._most_cells or self.num_cells <= self._most_cells
+
     def forward(self, batch: Batch) -> Logits:
         """See `Backend.forward`."""
         assert not self.is_closed, "forward after close"
@@ -158,7 +162,7 @@ class ScriptedBackend:
             self._drafted_from.pop(chunk.slot, None)
             if batch.num_drafted:
                 self._drafted_from[chunk.slot] = chunk.start
-        assert self.num_cells <= self._most_cells, "the pool overflows"
+        assert self._fits(), "the pool overflows"
         return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
 
     def export_kv(
@@ -189,7 +193,7 @@ class ScriptedBackend:
         assert before == (self._slots[slot][-1].state if start else 0), "exported KV of another text"
         self._slots[slot].extend(_Cell(*cell) for cell in cells)
         (self._without_state.discard if has_state else self._without_state.add)(slot)
-        assert self.num_cells <= self._most_cells, "the pool overflows"
+        assert self._fits(), "the pool overflows"
 
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: there is no memory to make ready."""

@@ -18,8 +18,8 @@ from stoker.text.chat_formats.grammar import call_grammar
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
 from stoker.text.chat_formats.table import CHATML_END, GENERIC, Format, marker_tokens
-from stoker.text.media_parts import media_of_parts
-from stoker.text.messages import Json, Message
+from stoker.text.media_parts import MediaPart, media_of_parts
+from stoker.text.messages import Json, Message, TextPart
 
 
 class ChatModel(Protocol):
@@ -113,6 +113,7 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     Raises:
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
+    asked = _with_readable_results(asked, model.card)
     prompt, media = rendered(asked, model), media_of(asked.messages)
     chat_format = model.chat_format
     begun = _begun_thought(asked, model)
@@ -162,6 +163,7 @@ def rendered(asked: Conversation, model: ChatModel) -> str:
         InvalidInput: the chat template refused the messages, or left out an image.
         UnsupportedParameter: the model does not take what is in the messages.
     """
+    asked = _with_readable_results(asked, model.card)
     media = media_of(asked.messages)
     check_media(model.card, media)
     prompt = _render(asked, model)
@@ -172,7 +174,28 @@ def rendered(asked: Conversation, model: ChatModel) -> str:
 
 def prompt_question(asked: Conversation, model: ChatModel) -> CountTokens:
     """Asks how long the prompt of a conversation is, with its files. For errors see `rendered`."""
+    asked = _with_readable_results(asked, model.card)
     return CountTokens(rendered(asked, model), media_of(asked.messages))
+
+
+def _with_readable_results(asked: Conversation, card: ModelCard) -> Conversation:
+    """The conversation, with a text in place of each file in the result of a tool that the model cannot take.
+
+    The model has called the tool, and not the user: an error would end the conversation, since the result stays in it.
+    """
+    return replace(asked, messages=[_readable(message, card) for message in asked.messages])
+
+
+def _readable(message: Message, card: ModelCard) -> Message:
+    if message.role != "tool" or not isinstance(message.content, tuple):
+        return message
+    parts = [
+        TextPart(f"[{part.media.kind} left out: this model takes no such files]")
+        if isinstance(part, MediaPart) and part.media.kind not in card.media
+        else part
+        for part in message.content
+    ]
+    return replace(message, content=tuple(parts))
 
 
 def _begun_thought(asked: Conversation, model: ChatModel) -> str:
@@ -198,7 +221,7 @@ def _render(asked: Conversation, model: ChatModel) -> str:
         asked.messages,
         add_generation_prompt=asked.add_generation_prompt,
         continue_final_message=asked.continue_final_message,
-        tools=asked.tools.definitions,
+        tools=asked.tools.listed,
         template_kwargs={**_thinking_kwargs(asked.thinking), **asked.template_kwargs},
     )
 

@@ -36,6 +36,14 @@ class Tools:
     custom: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
     """Names of the tools that take a text, each with the pattern that the text must match; None = any text."""
 
+    unlisted: frozenset[str] = frozenset()
+    """Names of the tools that the prompt's list leaves out, because a message describes them."""
+
+    @property
+    def listed(self) -> Sequence[Mapping[str, Json]]:
+        """The tools of the prompt's list."""
+        return [tool for tool in self.definitions if name_of(tool) not in self.unlisted]
+
     @property
     def callable(self) -> dict[str, Mapping[str, Json]]:
         """The schema of the parameters of each tool that may be called, by the tool's name."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import msgspec
 
+from stoker.core.params import SamplingParams
 from stoker.errors import InvalidInput
 from stoker.models.presets import Preset
 
@@ -44,6 +45,36 @@ def read_modelfile(text: str) -> Preset:
     return preset
 
 
+def with_parameters(preset: Preset, parameters: Mapping[str, object]) -> Preset:
+    """The preset with parameters by their names in Ollama, as its API takes them; a list is several of one name.
+
+    Raises:
+        InvalidInput: a parameter is unknown, or its value is out of range.
+    """
+    for name, given in parameters.items():
+        for value in cast("list[object]", given) if isinstance(given, list) else [given]:
+            changes = _parameter(preset, f"parameters.{name}", name, str(value))
+            preset = msgspec.structs.replace(preset, **changes)
+    SamplingParams(**preset.sampling)
+    return preset
+
+
+def modelfile_of(preset: Preset) -> str:
+    """The Modelfile that describes a preset; a chat template is not in it."""
+    system = [f'SYSTEM """{preset.system}"""'] if preset.system else []
+    adapters = [f"ADAPTER {adapter}" for adapter in preset.lora]
+    parameters = [f"PARAMETER {line}" for line in parameter_lines(preset)]
+    return "\n".join([f"FROM {preset.model}", *system, *adapters, *parameters, ""])
+
+
+def parameter_lines(preset: Preset) -> list[str]:
+    """The parameters of a preset that have a name in Ollama, each with its value."""
+    context = [] if preset.ctx_size is None else [f"num_ctx {preset.ctx_size}"]
+    stops = [f'stop "{text}"' for text in preset.sampling.get("stop", ())]
+    sampling = preset.sampling
+    return [*context, *stops, *(f"{name} {sampling[key]}" for name, (key, _) in _PARAMETERS.items() if key in sampling)]
+
+
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
@@ -77,7 +108,8 @@ def _applied(preset: Preset, number: int, word: str, value: str) -> Preset:
         case "ADAPTER":
             changes = {"lora": [*preset.lora, value]}
         case "PARAMETER":
-            changes = _parameter(preset, number, *value.partition(" ")[::2])
+            name, _, text = value.partition(" ")
+            changes = _parameter(preset, f"line {number} of the Modelfile, PARAMETER {name}", name, text)
         case "LICENSE":
             changes = {}
         case _:
@@ -86,7 +118,7 @@ def _applied(preset: Preset, number: int, word: str, value: str) -> Preset:
     return msgspec.structs.replace(preset, **changes)
 
 
-def _parameter(preset: Preset, number: int, name: str, text: str) -> dict[str, Any]:
+def _parameter(preset: Preset, where: str, name: str, text: str) -> dict[str, Any]:
     value = text.strip().strip('"')
     try:
         if name == "num_ctx":
@@ -98,6 +130,6 @@ def _parameter(preset: Preset, number: int, name: str, text: str) -> dict[str, A
         return {"sampling": {**preset.sampling, key: kind(value)}}
     except KeyError:
         known = ", ".join(("num_ctx", "stop", *_PARAMETERS))
-        raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: only {known} are supported") from None
+        raise InvalidInput(f"{where}: only {known} are supported") from None
     except ValueError:
-        raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: {value!r} is not a number") from None
+        raise InvalidInput(f"{where}: {value!r} is not a number") from None

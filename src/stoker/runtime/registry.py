@@ -95,6 +95,11 @@ class Registry:
         return not self._strict and len(self._entries) == 1 and self._discover is None
 
     @property
+    def finds_models(self) -> bool:
+        """Models that come later are found."""
+        return self._discover is not None
+
+    @property
     def is_starting(self) -> bool:
         """Models are still loading that shall be there from the beginning."""
         return not (self._is_open or self._is_closed) and any(e.instance is None for e in self._entries.values())

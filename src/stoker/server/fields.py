@@ -85,12 +85,12 @@ ignored_fields: ContextVar[IgnoredFields] = ContextVar("ignored_fields")
 def honoured(wire_type: type[msgspec.Struct], *others: FieldTable) -> FieldTable:
     """The table of an endpoint: all fields of its wire type, and those of `others` that are not."""
     rest = {name: policy for table in others for name, policy in table.items()}
-    return {**rest, **dict.fromkeys(wire_type.__struct_fields__, Honoured())}
+    return {**rest, **dict.fromkeys(wire_type.__struct_encode_fields__, Honoured())}
 
 
 def ignored(wire_type: type[msgspec.Struct], reason: str) -> FieldTable:
     """A table that ignores all fields of a type, for an endpoint that does only part of what another one does."""
-    return dict.fromkeys(wire_type.__struct_fields__, Ignored(reason))
+    return dict.fromkeys(wire_type.__struct_encode_fields__, Ignored(reason))
 
 
 def decode_request(body: bytes, table: FieldTable, wire_type: type[T], nested: NestedTables = _NOTHING_NESTED) -> T:
@@ -160,10 +160,15 @@ def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:
                 message = f"`{where}{name}` is not supported here: {refused.reason}"
                 raise UnsupportedParameter(message, parameter=f"{where}{name}")
         case Ignored():
-            _noted().note(f"{where}{name}")
+            note_ignored(f"{where}{name}")
         case None:
             _note_unknown(f"{where}{name}", table, where)
     return False
+
+
+def note_ignored(name: str) -> None:
+    """Lists a part of the request that has no effect, by its path, in the header of the reply."""
+    _noted().note(name)
 
 
 def _noted() -> IgnoredFields:

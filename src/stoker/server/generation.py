@@ -231,6 +231,11 @@ class Generation:
         return self._request.reader
 
     @property
+    def sampling(self) -> SamplingParams:
+        """What the request itself sets."""
+        return self._request.sampling
+
+    @property
     def num_choices(self) -> int:
         return len(self._streams)
 

@@ -8,7 +8,7 @@ import pytest
 
 from stoker.errors import InvalidInput
 from stoker.models.aliases import add_alias
-from stoker.models.modelfile import read_modelfile
+from stoker.models.modelfile import modelfile_of, read_modelfile
 from stoker.models.presets import Preset, read_presets, remove_preset, write_preset
 from stoker.models.removal import remove_model
 
@@ -101,3 +101,15 @@ def test_what_has_no_meaning_in_a_modelfile_is_named(text: str, complaint: str) 
 
 def test_a_block_that_is_never_closed_ends_with_the_file() -> None:
     assert read_modelfile('FROM a\nSYSTEM """one\ntwo').system == "one\ntwo"
+
+
+def test_the_modelfile_of_a_preset_describes_it() -> None:
+    preset = Preset(
+        model="smollm2",
+        system="You are a pirate.\nBe brief.",
+        sampling={"stop": ["a b", "c"], "temperature": 0.5, "max_tokens": 3},
+        lora=["/a.gguf"],
+        ctx_size=64,
+    )
+    assert read_modelfile(modelfile_of(preset)) == preset
+    assert modelfile_of(Preset(model="smollm2")) == "FROM smollm2\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -10,13 +11,16 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from stoker.models.aliases import add_alias, read_aliases
+from stoker.models.presets import read_presets
 from stoker.models.progress import Progress
-from stoker.runtime.registry import ServedModel
+from stoker.runtime.registry import ModelSpec, Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.ollama.pulls import Pulls
 from stoker.server.transport.app import create_app
-from tests.unit.server.fake_runtime import FakeRuntime, ask, registry_of
+from tests.unit.server.fake_runtime import FakeRuntime, ask
 from tests.unit.server.field_probes import (
     GENERATION_PROBES,
     LORA,
@@ -76,23 +80,34 @@ CHAT = EndpointProbes(
 
 
 class FileProbes(EndpointProbes):
-    """On a cache of its own, with the alias `mine` in it; what is pulled comes at once."""
+    """On a cache of its own, with the alias `mine` in it. Pulls end at once, and presets are found."""
 
     def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
         runtime = FakeRuntime()
-        app = create_app(registry_of(ServedModel(("tiny",), runtime)), ServerConfig(), parts=[Pulls(_bring)])
+        registry = Registry(discover=lambda: [_spec(name, runtime) for name in read_presets()])
+        registry.adopt(ServedModel(("tiny",), runtime))
+        app = create_app(registry, ServerConfig(), parts=[Pulls(_bring)])
         beside = {} if probe is None else probe.beside
         with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, {"STOKER_CACHE_DIR": cache}):
             add_alias("mine", "tiny")
             body = {**self.body, **beside, **fields}
             response = ask(app, self.endpoint.method, self.endpoint.path, json=body)
             response.headers["x-aliases"] = ",".join(read_aliases())
+            response.headers["x-presets"] = msgspec.json.encode(read_presets()).decode()
         return Exchange(response, runtime)
+
+
+def _spec(name: str, runtime: FakeRuntime) -> ModelSpec:
+    return ModelSpec(names=(name,), make=lambda _: runtime)
 
 
 def _bring(model: str, *, progress: Progress) -> object:
     progress.start(1, model)
     return Path(model)
+
+
+def created(name: str, field: str, value: object) -> Any:
+    return lambda exchange: json.loads(exchange.response.headers["x-presets"])[name].get(field) == value
 
 
 def aliases(*names: str) -> Any:
@@ -109,5 +124,18 @@ COPY = FileProbes(
     {"source": "tiny", "destination": "other"},
     {"source": Probe("nobody", refused), "destination": Probe("third", aliases("mine", "third"))},
 )
+_TOP_3_OR_STOP = {"top_k": 3, "stop": ["a", "b"]}
+CREATE = FileProbes(
+    endpoint("POST", "/api/create"),
+    {"name": "new", "from": "tiny"},
+    {
+        "model": Probe("a b", refused),
+        "name": Probe("a b", refused),
+        "from": Probe("nobody", refused),
+        "system": Probe("Be brief.", created("new", "system", "Be brief.")),
+        "parameters": Probe(_TOP_3_OR_STOP, created("new", "sampling", _TOP_3_OR_STOP)),
+        "stream": _ANSWER["stream"],
+    },
+)
 
-PROBES = (GENERATE, CHAT, SHOW, DELETE, PULL, COPY)
+PROBES = (GENERATE, CHAT, SHOW, DELETE, PULL, COPY, CREATE)

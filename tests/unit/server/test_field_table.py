@@ -60,7 +60,7 @@ def test_honoured_are_the_fields_of_the_wire_type_and_each_has_a_probe(name: str
     probes = PROBES[name]
     assert probes.endpoint.request is not None
     honoured = {field for field, policy in probes.endpoint.fields.items() if isinstance(policy, Honoured)}
-    assert honoured == set(probes.endpoint.request.__struct_fields__) == set(probes.probes)
+    assert honoured == set(probes.endpoint.request.__struct_encode_fields__) == set(probes.probes)
 
 
 @pytest.mark.parametrize(("name", "field"), rows(Honoured))

@@ -28,6 +28,7 @@ def post(runtime: FakeRuntime, path: str, **body: Any) -> httpx.Response:
 def test_whole_completion():
     reply = complete(FakeRuntime()).json()
     assert reply.pop("timings")["predicted_n"] == 3
+    assert reply.pop("generation_settings")
     assert reply == {
         "index": 0,
         "content": "Hello!",
@@ -38,6 +39,7 @@ def test_whole_completion():
         "model": "tiny",
         "stop_type": "eos",
         "stopping_word": "",
+        "has_new_line": False,
         "tokens_cached": 3,
         "truncated": False,
     }
@@ -155,6 +157,25 @@ def test_response_fields_are_all_that_a_reply_has():
     assert complete(FakeRuntime(), response_fields=[]).json().keys() == complete(FakeRuntime()).json().keys()
     several = complete(FakeRuntime(), response_fields=["index"], n=2).json()
     assert several == [{"index": 0}, {"index": 1}]
+
+
+def test_the_settings_of_a_reply_are_the_requests_and_the_models():
+    names = ["generation_settings/n_predict", "generation_settings/temperature"]
+    given = complete(FakeRuntime(), n_predict=3, temperature=0.5, n_probs=2).json()["generation_settings"]
+    assert (given["n_predict"], given["max_tokens"], given["temperature"], given["n_probs"]) == (3, 3, 0.5, 2)
+    usual = complete(FakeRuntime()).json()["generation_settings"]
+    assert usual["n_ctx"] >= usual["n_predict"] > 3
+    assert given.keys() == usual.keys()
+    assert complete(FakeRuntime(), n_predict=3, temperature=0, response_fields=names).json() == dict(
+        zip(names, (3, 0), strict=True)
+    )
+
+
+def test_a_line_break_in_any_part_of_an_answer_is_reported():
+    two_lines = FakeRuntime(lambda submit: ["a\n", "b"])
+    assert complete(two_lines).json()["has_new_line"] is True
+    assert events(complete(two_lines, stream=True))[-1]["has_new_line"] is True
+    assert complete(FakeRuntime()).json()["has_new_line"] is False
 
 
 def test_response_fields_leave_the_parts_of_a_stream_that_are_not_its_last_as_they_are():

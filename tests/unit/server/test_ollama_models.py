@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from stoker.engine.cards import ModelCard
 from stoker.errors import Cancelled, DownloadFailed, ModelFileNotFound, StokerError
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.cache import models_dir, write_receipt
+from stoker.models.presets import Preset, read_presets
 from stoker.models.progress import Progress
 from stoker.runtime.registry import ModelSpec, Registry, ServedModel
 from stoker.server.config import ServerConfig
@@ -153,7 +155,7 @@ def test_ps_lists_what_is_loaded(cache: Path):
 
 def test_version_is_one_that_clients_know(cache: Path):
     version = call(make_app(FakeRuntime()), "GET", "version").json()["version"]
-    assert tuple(map(int, version.split("."))) >= (0, 6, 4)
+    assert tuple(map(int, version.split("."))) >= (0, 13, 4), "`codex --oss` asks for it"
 
 
 def test_delete_a_download(download: Path):
@@ -198,6 +200,58 @@ def test_copy_is_another_name(download: Path):
 def test_copies_that_cannot_be(cache: Path, body: dict[str, str], status: int):
     assert call(make_app(FakeRuntime()), "POST", "copy", **body).status_code == status
     assert read_aliases() == {}
+
+
+def creating(path: str = "") -> ASGIApp:
+    """A server that finds what is created from the file at `path`."""
+    runtime = FakeRuntime()
+    made = partial(ModelSpec, make=lambda _: runtime, path=path)
+    registry = Registry(discover=lambda: [made(names=(name,)) for name in read_presets()])
+    registry.adopt(ServedModel(("tiny",), runtime))
+    return create_app(registry, ServerConfig())
+
+
+def test_create_has_a_base_a_system_prompt_and_parameters(download: Path):
+    app = creating(str(download))
+    body: dict[str, Any] = {"from": HUB_NAME, "system": "Be brief.", "parameters": {"stop": ["a", "b"], "num_ctx": 64}}
+    assert call(app, "POST", "create", model="mine", stream=False, **body).json() == {"status": "success"}
+    made = Preset(model=HUB_NAME, system="Be brief.", sampling={"stop": ["a", "b"]}, ctx_size=64)
+    assert read_presets() == {"mine": made}
+    assert call(app, "POST", "create", model="other:latest", **{"from": "mine", "parameters": {"top_k": 3}}).is_success
+    assert read_presets()["other"] == msgspec.structs.replace(made, sampling={"stop": ["a", "b"], "top_k": 3})
+    shown = call(app, "POST", "show", model="other").json()
+    assert (shown["system"], shown["details"]["parent_model"]) == ("Be brief.", "hf.co/org/repo:m.gguf")
+    assert shown["parameters"].splitlines() == ["num_ctx 64", 'stop "a"', 'stop "b"', "top_k 3"]
+    assert shown["modelfile"].startswith(f"FROM {HUB_NAME}\nSYSTEM")
+    assert call(app, "DELETE", "delete", model="mine").is_success
+    assert read_presets().keys() == {"other"}
+    assert download.is_file()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ({"model": "x"}, 400, "`from` is missing"),
+        ({"model": "x", "from": "none"}, 404, "'none' not found"),
+        ({"model": "x", "from": "/etc/passwd"}, 404, "not found"),
+        ({"model": "tiny", "from": "tiny"}, 400, "exists already"),
+        ({"model": "a b", "from": "tiny"}, 400, "cannot be the name"),
+        ({"model": "x", "from": "tiny", "parameters": {"mirostat": 1}}, 400, "parameters.mirostat: only num_ctx"),
+        ({"model": "x", "from": "tiny", "parameters": {"top_k": "many"}}, 400, "'many' is not a number"),
+        ({"model": "x", "from": "tiny", "parameters": {"temperature": -1}}, 400, "temperature"),
+        ({"model": "x", "from": "tiny", "template": "{{ .Prompt }}"}, 400, "Jinja"),
+    ],
+)
+def test_what_cannot_be_created(cache: Path, body: dict[str, Any], status: int, reason: str):
+    response = call(creating(), "POST", "create", **body)
+    assert (response.status_code, reason in response.json()["error"]) == (status, True), response.text
+    assert read_presets() == {}
+
+
+def test_a_server_with_a_list_of_models_creates_none(cache: Path):
+    response = call(make_app(FakeRuntime()), "POST", "create", model="x", **{"from": "tiny"})
+    assert (response.status_code, "list of models" in response.text) == (400, True)
+    assert read_presets() == {}
 
 
 # Pulls

@@ -68,6 +68,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "maincoder": "maincoder.describe",
     "mellum": "mellum.describe",
     "minicpm": "minicpm.describe",
+    "minicpm3": "minicpm.describe_3",
     "minimax-m2": "minimax_m2.describe",
     "mistral3": "mistral3.describe",
     "modern-bert": "modern_bert.describe",

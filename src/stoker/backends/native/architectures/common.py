@@ -16,6 +16,8 @@ from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer
 
 DIVISORS = "rope_freqs.weight"
 """What Llama 3, and who borrowed it, divides frequencies by."""
+SHORT_DIVISORS, LONG_DIVISORS = "rope_factors_short.weight", "rope_factors_long.weight"
+"""Of LongRoPE."""
 
 _MAX_SCALE = 1e6
 _MAX_SLOPE_BITS = 8.0
@@ -119,6 +121,12 @@ def rope(
         scaling=model.rope_scaling() if scaling is None else scaling,
         divisors=model.rope_divisors(divisors, dim) if divisors else None,
     )
+
+
+def long_rope(model: Hyperparameters, pairs: RopePairs, *, dim: int | None = None) -> Rope:
+    """The rotation of a model with LongRoPE: divisors for contexts as it was trained first, others for longer ones."""
+    is_long = model.context_size > model.rope_scaling().original_context
+    return rope(model, pairs, dim=dim, divisors=LONG_DIVISORS if is_long else SHORT_DIVISORS)
 
 
 def check_betas(model: Hyperparameters) -> None:

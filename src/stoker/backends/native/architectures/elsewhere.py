@@ -17,7 +17,7 @@ _NAMES: Mapping[str, str] = {
     ),
     "parts that no other architecture has": (
         "bitnet bloom chameleon codeshell cogvlm cohere2moe deci deepseek2-ocr dots3note graniteswitch "
-        "grovemoe hrm_text jais laguna maple minicpm3 mpt muse-glimmer openelm plamo "
+        "grovemoe hrm_text jais laguna maple mpt muse-glimmer openelm plamo "
         "plamo3 refact spark2_5 talkie"
     ),
 }

@@ -1,26 +1,59 @@
-"""minicpm: MiniCPM 1, 2 and 4, dense. A llama with scales of embedding, residuals and logits."""
+"""minicpm: MiniCPM 1, 2 and 4, dense. A llama with scales of embedding, residuals and logits.
+
+minicpm3: MiniCPM 3 has these scales, keys and values that are one latent vector of each position, and LongRoPE.
+"""
 
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
-from stoker.backends.native.architectures.common import DIVISORS, layers, rope, scaled_decoder
+from stoker.backends.native.architectures.common import (
+    DIVISORS,
+    LONG_DIVISORS,
+    SHORT_DIVISORS,
+    layer,
+    layers,
+    long_rope,
+    rope,
+    scaled_decoder,
+)
+from stoker.backends.native.architectures.latent import Sizes, latent_attention
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec
 
 _EMBEDDING_SCALE, _DEPTH_SCALE, _BASE_SIZE = 12.0, 1.4, 256
-"""Of all models of this family; old files do not say."""
+"""Of all models of this family; old files do not say, and those of MiniCPM 3 never do."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return scaled_decoder(
+    return _described(
         model,
-        embedding_scale=model.number("embedding_scale", _EMBEDDING_SCALE),
-        residual_scale=model.number("residual_scale", _DEPTH_SCALE / sqrt(model.num_layers)),
         logit_divisor=model.number("logit_scale", _BASE_SIZE / model.hidden_size),
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),
         layers=layers(model),
         unused=frozenset({DIVISORS}),
+    )
+
+
+def describe_3(model: Hyperparameters) -> DecoderSpec:
+    """MiniCPM 3. See `describe_decoder`."""
+    sizes = Sizes.of_plain_heads(model)
+    return _described(
+        model,
+        logit_divisor=model.number("logit_scale", model.hidden_size / _BASE_SIZE),
+        ropes=(long_rope(model, RopePairs.HALVES, dim=sizes.rotated),),
+        layers=tuple(layer(model, index, **latent_attention(model, index, sizes)) for index in range(model.num_layers)),
+        unused=frozenset({SHORT_DIVISORS, LONG_DIVISORS}),
+    )
+
+
+def _described(model: Hyperparameters, **more: Any) -> DecoderSpec:
+    return scaled_decoder(
+        model,
+        embedding_scale=model.number("embedding_scale", _EMBEDDING_SCALE),
+        residual_scale=model.number("residual_scale", _DEPTH_SCALE / sqrt(model.num_layers)),
+        **more,
     )

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stoker.backends.native.architectures.common import decoder, layer, layers, rope
+from stoker.backends.native.architectures.common import (
+    LONG_DIVISORS,
+    SHORT_DIVISORS,
+    decoder,
+    layer,
+    layers,
+    long_rope,
+)
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec, Layer
-
-_SHORT, _LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 
 
 def describe(model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer, **more: Any) -> DecoderSpec:
@@ -24,11 +29,10 @@ def describe(model: Hyperparameters, make: Callable[[Hyperparameters, int], Laye
         make: a layer from its index.
         more: as in `decoder`.
     """
-    is_long = model.context_size > model.rope_scaling().original_context
     return decoder(
         model,
-        ropes=(rope(model, RopePairs.HALVES, divisors=_LONG if is_long else _SHORT),),
+        ropes=(long_rope(model, RopePairs.HALVES),),
         layers=layers(model, make),
-        unused=frozenset({_SHORT, _LONG}),
+        unused=frozenset({SHORT_DIVISORS, LONG_DIVISORS}),
         **more,
     )

@@ -15,6 +15,8 @@ from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.anthropic.client_tools import CLIENT_TOOLS
+from stoker.server.dialects.anthropic.late_tools import LateTools
 from stoker.server.dialects.anthropic.types import CountTokensRequest, MessagesRequest
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.fields import GenerationFields
@@ -70,30 +72,35 @@ def asked(wire: CountTokensRequest, config: ServerConfig) -> Conversation:
     Raises:
         InvalidInput: the messages, the tools or the reasoning are malformed.
     """
-    messages = conversation(wire)
+    late = LateTools(wire.tools or ())
+    messages = conversation(wire, late)
     is_begun = messages[-1].role == "assistant"
     return Conversation(
         messages=messages,
-        tools=_tools(wire),
+        tools=late.applied(_tools(wire, late)),
         thinking=_thinking(wire, is_on_unless_said=None if config.anthropic_thinking == "template" else False),
         add_generation_prompt=not is_begun,
         continue_final_message=is_begun,
     )
 
 
-def _tools(wire: CountTokensRequest) -> Tools:
+def _tools(wire: CountTokensRequest, late: LateTools) -> Tools:
     choice = wire.tool_choice or {}
-    definitions = [_definition(tool, f"tools[{index}]") for index, tool in enumerate(wire.tools or ())]
+    definitions = [_definition(tool, where) for where, tool in late.available]
     return tools_of(definitions, wire.tool_choice, parallel=choice.get("disable_parallel_tool_use") is not True)
 
 
 def _definition(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if tool.get("type", "custom") not in ("custom", None):
-        message = f"`{where}`: tools of type {tool['type']!r} run on Anthropic's servers and are not available here"
+    kind = tool.get("type")
+    description, schema = tool.get("description") or "", tool.get("input_schema")
+    if isinstance(kind, str) and kind in CLIENT_TOOLS:
+        description, schema = CLIENT_TOOLS[kind]
+    elif kind not in ("custom", None):
+        message = f"`{where}`: tools of type {kind!r} are not available here"
         raise UnsupportedParameter(message, parameter=f"{where}.type")
-    function = {"name": tool.get("name"), "description": tool.get("description") or ""}
     strict = {"strict": True} if tool.get("strict") is True else {}
-    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema"), **strict}}
+    function = {"name": tool.get("name"), "description": description, "parameters": schema, **strict}
+    return {"type": "function", "function": function}
 
 
 def _thinking(wire: CountTokensRequest, *, is_on_unless_said: bool | None) -> Thinking:
@@ -107,7 +114,7 @@ def _thinking(wire: CountTokensRequest, *, is_on_unless_said: bool | None) -> Th
     if config.budget_tokens is not None and config.budget_tokens < 0:
         raise InvalidInput("`thinking.budget_tokens` must be at least 0", parameter="thinking.budget_tokens")
     is_on = {"enabled": True, "disabled": False}.get(config.type)
-    return Thinking(is_on=is_on, effort=effort, budget=config.budget_tokens, is_preference=is_on is False)
+    return Thinking(is_on=is_on, effort=effort, budget=config.budget_tokens, is_preference=True)
 
 
 def _grammar(wire: MessagesRequest) -> GrammarText | None:
@@ -117,8 +124,8 @@ def _grammar(wire: MessagesRequest) -> GrammarText | None:
     return None if wire.output_format is None else response_grammar(wire.output_format, "output_format")
 
 
-def conversation(wire: CountTokensRequest) -> list[Message]:
-    """The system prompt and the messages, in the shape that all chat templates know.
+def conversation(wire: CountTokensRequest, late: LateTools) -> list[Message]:
+    """The system prompt and the messages, in the shape that all chat templates know. `late` follows them.
 
     Raises:
         InvalidInput: `fields["parameter"]` is the path of the culprit.
@@ -128,7 +135,8 @@ def conversation(wire: CountTokensRequest) -> list[Message]:
         raise InvalidInput("`messages` must be a list with at least one message", parameter="messages")
     messages = _system(wire.system)
     for index, raw in enumerate(wire.messages):
-        messages += _messages(raw, f"messages[{index}]")
+        where = f"messages[{index}]"
+        messages += _messages(late.described(raw, where), where)
     return messages
 
 

@@ -212,12 +212,13 @@ MessageEvent: TypeAlias = MessageStart | Ping | BlockStart | BlockDelta | BlockS
 
 
 _NOTHING_BILLED = "nothing is billed here"
+_TAKEN_AS_SENT = "the conversation is taken as it is sent: nothing is cleared or summarized"
 
 _SHARED: FieldTable = {
     "container": Refused("nothing is executed here"),
     "mcp_servers": Refused("this server calls no others", ([],)),
-    "context_management": Refused("the conversation is taken as it is sent", ({}, {"edits": []})),
-    "compaction": Refused("the conversation is taken as it is sent", ({},)),
+    "context_management": Ignored(_TAKEN_AS_SENT),
+    "compaction": Ignored(_TAKEN_AS_SENT),
     "thread": Refused("conversations are not stored"),
     "fallbacks": Ignored("the model that was asked for answers, or the request fails"),
     "fallback_credit_token": Ignored(_NOTHING_BILLED),

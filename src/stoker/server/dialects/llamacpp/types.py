@@ -131,8 +131,12 @@ class NativeReply(NativeChunk, frozen=True, kw_only=True):
     """`eos`, `limit` or `word`."""
     stopping_word: str
     """The stop string that ended it, if `stop_type` is `word`."""
+    has_new_line: bool
+    """A line break is in the text."""
     tokens_cached: int
     """Tokens of the prompt that were in the cache."""
+    generation_settings: dict[str, Any]
+    """The request's own settings and the model's defaults, by the names of the fields of requests."""
     truncated: bool = False
     """Always false: no context is shifted. What `/infill` leaves out does not count, as in llama-server."""
 

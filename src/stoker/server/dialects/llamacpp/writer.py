@@ -167,6 +167,8 @@ class LlamaCppWriter(Writer):
         self._has_timings = bool(wire.timings_per_token)
         self._write_position = _drawn_position if wire.post_sampling_probs else _position
         self._names = wire.response_fields or ()
+        self._own = {"n_probs": wire.n_probs or 0, "stream": bool(wire.stream)}
+        self._with_new_line: set[int] = set()
         self._served = served
         self._generation = generation
 
@@ -190,6 +192,8 @@ class LlamaCppWriter(Writer):
     def _written(self, delta: Delta) -> NativeChunk:
         output = delta.output
         positions = text_positions(output)
+        if "\n" in delta.text:
+            self._with_new_line.add(delta.choice)
         fields: dict[str, Any] = {
             "index": delta.choice,
             "content": delta.text,
@@ -200,12 +204,12 @@ class LlamaCppWriter(Writer):
             "completion_probabilities": list(map(self._write_position, positions)) if positions else UNSET,
         }
         if output.finish_reason is not None:
-            return self._reply(output, fields)
+            return self._reply(delta.choice, output, fields)
         if delta.progress is not None:
             return NativeChunk(**fields, prompt_progress=prompt_progress(delta.progress))
         return NativeChunk(**fields, timings=timings(self._generation) if self._has_timings else UNSET)
 
-    def _reply(self, output: Output, fields: dict[str, Any]) -> NativeReply:
+    def _reply(self, choice: int, output: Output, fields: dict[str, Any]) -> NativeReply:
         word = output.stop_match if isinstance(output.stop_match, str) else ""
         ended = "limit" if output.finish_reason == "length" else "eos"
         return NativeReply(
@@ -213,9 +217,16 @@ class LlamaCppWriter(Writer):
             model=self._served.model_id,
             stop_type="word" if word else ended,
             stopping_word=word,
+            has_new_line=choice in self._with_new_line,
             tokens_cached=output.usage.cached_tokens,
+            generation_settings=self._settings(),
             timings=timings(self._generation),
         )
+
+    def _settings(self) -> dict[str, Any]:
+        card = self._served.runtime.card
+        fields = sampling_fields(self._generation.sampling.completed(card.sampling, card.context_size))
+        return {"n_ctx": card.context_size, "n_predict": fields.get("max_tokens", -1), **fields, **self._own}
 
 
 def props_reply(served: ServedModel) -> PropsReply:

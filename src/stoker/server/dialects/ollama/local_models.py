@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from stoker.engine.cards import AdapterCard
 from stoker.errors import InvalidInput, ModelNotFound
 from stoker.models.aliases import add_alias, read_aliases
-from stoker.models.catalog import CATALOG
+from stoker.models.catalog import CATALOG, HUB_PREFIX
 from stoker.models.gguf import part_paths
+from stoker.models.library import known_model
+from stoker.models.modelfile import with_parameters
+from stoker.models.presets import Preset, read_presets, write_preset
 from stoker.models.removal import remove_model
 from stoker.models.store import list_models
 from stoker.runtime.registry import ModelStatus, Registry, ServedModel
@@ -78,15 +83,15 @@ class LocalModels:
         return name
 
     def delete(self, name: str) -> None:
-        """Removes a download, or an alias.
+        """Removes a download, or an alias, or what was created.
 
         Raises:
             ModelNotFound: nothing has this name.
             InvalidInput: it is being served, or is not a download of ours.
             ModelError: the disk refuses.
         """
-        is_alias = name in read_aliases()
-        if not is_alias and self.find(name).path in {model.path for model in self.all() if model.served}:
+        is_name_alone = name in read_aliases() or name in read_presets()
+        if not is_name_alone and self.find(name).path in {model.path for model in self.all() if model.served}:
             raise InvalidInput(f"model '{name}' is being served: it cannot be deleted now", parameter="model")
         remove_model(name)
 
@@ -102,6 +107,26 @@ class LocalModels:
             raise InvalidInput(f"model '{destination}' exists already", parameter="destination")
         add_alias(destination, source if source == model.name or source in CATALOG else model.name)
 
+    def create(self, name: str, base: str, system: str | None, parameters: Mapping[str, object]) -> None:
+        """Makes `name` a preset: the model `base` with a system prompt and sampling of its own.
+
+        Raises:
+            ModelNotFound: there is no `base`.
+            InvalidInput: this server finds no new models, `name` cannot be a name or is one of another model, or a
+                parameter is unknown or out of range.
+        """
+        if not self._registry.finds_models:
+            message = "this server was started with a list of models; `stoker serve` without one finds what is created"
+            raise InvalidInput(message, parameter="model")
+        presets, path = read_presets(), str(self.find(base).path)
+        if name not in presets and any(other.name == name for other in self.all()):
+            raise InvalidInput(f"model '{name}' exists already", parameter="model")
+        target = read_aliases().get(base, base)
+        preset = presets.get(target) or Preset(model=target if can_be_pulled(target) else path)
+        if system is not None:
+            preset = msgspec.structs.replace(preset, system=system)
+        write_preset(name, with_parameters(preset, parameters))
+
     def _served(self, name: str) -> LocalModel | None:
         statuses = self._registry.statuses()
         status = next((status for status in statuses if name in status.spec.names), None)
@@ -109,6 +134,11 @@ class LocalModels:
             return _registered(status, name)
         pairs = ((status, adapter) for status in statuses for adapter in loaded_adapters(status))
         return next((_adapted(*pair, name) for pair in pairs if name in _names_with(*pair)), None)
+
+
+def can_be_pulled(name: str) -> bool:
+    """It is a known name, or one on the hub."""
+    return name in CATALOG or name.startswith(HUB_PREFIX) or known_model(name) is not None
 
 
 def _registered(status: ModelStatus, name: str) -> LocalModel | None:

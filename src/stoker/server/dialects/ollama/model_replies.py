@@ -23,6 +23,8 @@ from stoker.models.description import ModelDescription, describe
 from stoker.models.gguf import GGUFArray, GGUFFile, MetadataValue, read_gguf
 from stoker.models.gguf_types import ValueType
 from stoker.models.model_defaults import model_defaults
+from stoker.models.modelfile import modelfile_of, parameter_lines
+from stoker.models.presets import Preset
 from stoker.server.dialects.ollama.names import ollama_name
 from stoker.server.dialects.ollama.thinking import thinking_values
 from stoker.server.dialects.ollama.types import ModelDetails, ShowReply, TagEntry
@@ -102,6 +104,21 @@ def show_with(reply: ShowReply, name: str, adapter: AdapterCard) -> ShowReply:
         reply,
         modelfile=f"{reply.modelfile}ADAPTER {adapter.path}\n",
         details=msgspec.structs.replace(reply.details, parent_model=name),
+    )
+
+
+def show_preset(reply: ShowReply, preset: Preset) -> ShowReply:
+    """What `/api/show` says of a model that was created, from what it says of its base model."""
+    own = parameter_lines(preset)
+    taken = {line.partition(" ")[0] for line in own}
+    rest = [line for line in reply.parameters.splitlines() if line.partition(" ")[0] not in taken]
+    return msgspec.structs.replace(
+        reply,
+        modelfile=modelfile_of(preset),
+        parameters="\n".join([*own, *rest]),
+        system=preset.system or UNSET,
+        template=preset.template or reply.template,
+        details=msgspec.structs.replace(reply.details, parent_model=ollama_name(preset.model)),
     )
 
 

@@ -12,17 +12,17 @@ from starlette.types import Scope
 from stoker.chat.capabilities import card_capabilities
 from stoker.engine.health import IDLE
 from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
-from stoker.models.catalog import CATALOG, HUB_PREFIX
-from stoker.models.library import known_model
+from stoker.models.presets import read_presets
 from stoker.models.store import resolve
-from stoker.runtime.registry import ModelStatus, ServedModel
+from stoker.runtime.registry import ModelStatus, Registry, ServedModel
 from stoker.server.api import Call, Router
-from stoker.server.dialects.ollama.local_models import LocalModel, LocalModels
+from stoker.server.dialects.ollama.local_models import LocalModel, LocalModels, can_be_pulled
 from stoker.server.dialects.ollama.model_replies import (
     card_details,
     card_digest,
     show_card,
     show_file,
+    show_preset,
     show_with,
     tag_entry,
     tag_with,
@@ -31,11 +31,13 @@ from stoker.server.dialects.ollama.names import name_with, ollama_name, own_name
 from stoker.server.dialects.ollama.pulls import Pulls, PullState
 from stoker.server.dialects.ollama.types import (
     COPY_FIELDS,
+    CREATE_FIELDS,
     NAME_FIELDS,
     NDJSON_MEDIA,
     PULL_FIELDS,
     SHOW_FIELDS,
     CopyRequest,
+    CreateRequest,
     NameRequest,
     PullRequest,
     PullStatus,
@@ -53,8 +55,9 @@ from stoker.server.transport.sse import NDJSON, EventStream
 
 router = Router(api="Ollama", error=OllamaError)
 
-_API_VERSION = "0.12.6"
-"""The version of Ollama whose API this is; clients ask for it to learn what they may send."""
+_API_VERSION = "0.14.0"
+"""The version of Ollama whose API this is; clients ask for it to learn what they may send. It is the first one with
+both `/v1/responses` and `/v1/messages`, and `codex --oss` wants 0.13.4."""
 
 _NEVER = "2318-01-01T00:00:00Z"
 """When a model expires that stays loaded."""
@@ -120,15 +123,40 @@ async def pull(call: Call[PullRequest]) -> Response | EventStream:
 
 
 @router.endpoint(
+    "POST",
+    "/api/create",
+    "Creates a model from another one, with a system prompt and defaults of its own. No file is copied.",
+    body=CreateRequest,
+    fields=CREATE_FIELDS,
+    reply=PullStatus,
+    event=PullStatus,
+    stream_media=NDJSON_MEDIA,
+    is_admin=True,
+)
+async def create(call: Call[CreateRequest]) -> Response:
+    wire, registry, name = call.body, call.registry, required_name(call.body)
+    if not wire.base:
+        raise InvalidInput("`from` is missing: it names the model that is the base", parameter="from")
+    base = own_name(wire.base)
+    await call.off_loop(LocalModels(registry).create, name, base, wire.system, wire.parameters or {})
+    await _look_again(registry, name)
+    if wire.stream is False:
+        return json_response(PullStatus("success"))
+    return Response(_line(PullStatus("writing manifest")) + _line(PullStatus("success")), media_type=NDJSON_MEDIA)
+
+
+@router.endpoint(
     "DELETE",
     "/api/delete",
-    "Deletes a downloaded model, or an alias.",
+    "Deletes a downloaded model, an alias, or what was created.",
     body=NameRequest,
     fields=NAME_FIELDS,
     is_admin=True,
 )
 async def delete(call: Call[NameRequest]) -> Response:
-    await call.off_loop(LocalModels(call.registry).delete, required_name(call.body))
+    name = required_name(call.body)
+    await call.off_loop(LocalModels(call.registry).delete, name)
+    await _look_again(call.registry, name)
     return Response()
 
 
@@ -148,6 +176,13 @@ async def copy(call: Call[CopyRequest]) -> Response:
     names = own_name(wire.source or ""), own_name(wire.destination or "")
     await call.off_loop(LocalModels(call.registry).copy, *names)
     return Response()
+
+
+async def _look_again(registry: Registry, name: str) -> None:
+    """Has what was loaded under this name ended, and finds what has it now."""
+    if any(status.model_id == name for status in registry.statuses()):
+        await registry.unload(name, waits=True)
+    await registry.refresh()
 
 
 def _tags(models: LocalModels) -> TagList:
@@ -199,6 +234,9 @@ def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
         if model.served is not None:
             capabilities = card_capabilities(model.served.runtime.card).names
             reply = msgspec.structs.replace(reply, capabilities=capabilities)
+    preset = read_presets().get(name)
+    if preset is not None:
+        return show_preset(reply, preset)
     return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
 
 
@@ -242,7 +280,7 @@ def _running(served: ServedModel) -> RunningEntry:
 
 def _pullable(name: str) -> str:
     """A client may have models downloaded, but not look for files on this disk."""
-    if name in CATALOG or name.startswith(HUB_PREFIX) or known_model(name) is not None:
+    if can_be_pulled(name):
         return name
     message = (
         f"model '{name}' not found: it is neither a known name (`stoker models --all`) nor of the form hf.co/org/repo"

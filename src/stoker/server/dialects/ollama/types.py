@@ -91,6 +91,18 @@ class PullRequest(NameRequest, frozen=True, kw_only=True):
     """Not given = true."""
 
 
+class CreateRequest(NameRequest, frozen=True, kw_only=True):
+    """The body of `POST /api/create`."""
+
+    base: str | None = msgspec.field(default=None, name="from")
+    """The model that it is made from, which must be here; it may have been created, too."""
+    system: str | None = None
+    parameters: dict[str, Any] | None = None
+    """Defaults for requests, by the names of Ollama's options."""
+    stream: bool | None = None
+    """Not given = true."""
+
+
 class CopyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /api/copy`."""
 
@@ -227,7 +239,8 @@ class ThinkingReply(msgspec.Struct, frozen=True, kw_only=True):
 class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     modelfile: str
     parameters: str
-    """What the model's own file recommends, one a line."""
+    """What the model's own file recommends, or what was given when the model was created, one a line."""
+    system: str | UnsetType = UNSET
     template: str
     """The chat template, in Jinja."""
     details: ModelDetails
@@ -246,7 +259,7 @@ class VersionReply(msgspec.Struct, frozen=True):
 
 
 class PullStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of a pull. `success` is the last one."""
+    """A line of a pull, or of what is created. `success` is the last one."""
 
     status: str
     digest: str = ""
@@ -300,9 +313,9 @@ NAME_FIELDS: FieldTable = honoured(NameRequest)
 SHOW_FIELDS: FieldTable = honoured(
     ShowRequest,
     {
-        "system": Ignored("a model has no system prompt of its own here"),
+        "system": Ignored("the model's own system prompt is shown"),
         "template": Ignored("the model's own chat template is shown"),
-        "options": Ignored("a model has no options of its own here"),
+        "options": Ignored("the model's own parameters are shown"),
     },
 )
 PULL_FIELDS: FieldTable = honoured(
@@ -311,6 +324,19 @@ PULL_FIELDS: FieldTable = honoured(
         "insecure": Refused("TLS certificates are always checked", (False,)),
         "username": Ignored("the token of the hub is taken from the environment of the server (HF_TOKEN)"),
         "password": Ignored("the token of the hub is taken from the environment of the server (HF_TOKEN)"),
+    },
+)
+_NO_FILES = "files are not uploaded; put them on the server, and use `stoker create` there"
+CREATE_FIELDS: FieldTable = honoured(
+    CreateRequest,
+    {
+        "template": Refused("Ollama's templates are in Go's language; `stoker create --template` takes Jinja", ("",)),
+        "messages": Refused("example messages are not supported; put them into the system prompt", ([],)),
+        "files": Refused(_NO_FILES, ({},)),
+        "adapters": Refused(_NO_FILES, ({},)),
+        "modelfile": Refused("`stoker create --file` reads it; here are `from`, `system` and `parameters`", ("",)),
+        "quantize": Refused("files are not converted", ("",)),
+        "license": Ignored("the license of the base model is shown"),
     },
 )
 COPY_FIELDS: FieldTable = honoured(CopyRequest)

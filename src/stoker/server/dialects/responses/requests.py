@@ -15,6 +15,7 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.sealing import unsealed
+from stoker.server.dialects.responses.tools import flat_tools, full_name
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import template_kwargs, top_logprobs
@@ -89,25 +90,12 @@ def response_counting(
 def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     effort = wire.reasoning.effort if wire.reasoning is not None else None
-    tools = [_nested(tool, f"tools[{index}]") for index, tool in enumerate(wire.tools or ())]
     return Conversation(
         messages=[*instructions, *messages],
-        tools=tools_of(tools, wire.tool_choice),
+        tools=tools_of(flat_tools(wire.tools or ()), wire.tool_choice),
         thinking=Thinking(is_on=False if effort == "none" else None, is_preference=True),
         template_kwargs=template_kwargs(wire.chat_template_kwargs, effort),
     )
-
-
-def _nested(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A tool in the shape of chat completions, in which its function is an object of its own."""
-    if tool.get("type") == "custom":
-        return dict(tool)
-    if tool.get("type") != "function":
-        message = (
-            f"`{where}`: tools of type {tool.get('type')!r} are not available here, only functions and custom tools"
-        )
-        raise UnsupportedParameter(message, parameter=f"{where}.type")
-    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 
 def _check_background(wire: ResponsesRequest) -> None:
@@ -129,11 +117,11 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
         case "message" | None:
             return {name: item.get(name) for name in ("role", "content", "name")}
         case "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            function = {"name": full_name(item), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             return {"role": "assistant", "tool_calls": [call]}
         case "custom_tool_call":
-            custom = {"name": item.get("name"), "input": item.get("input")}
+            custom = {"name": full_name(item), "input": item.get("input")}
             call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
             return {"role": "assistant", "tool_calls": [call]}
         case "function_call_output" | "custom_tool_call_output":

@@ -18,6 +18,7 @@ import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.tools import full_name
 from stoker.server.dialects.responses.types import (
     OutputCall,
     OutputCustomCall,
@@ -77,10 +78,11 @@ def _answer(items: Sequence[OutputItem]) -> Message:
 
 
 def _call(item: OutputCall | OutputCustomCall) -> dict[str, Json]:
+    name = full_name({"name": item.name, "namespace": item.namespace})
     if isinstance(item, OutputCustomCall):
-        custom: dict[str, Json] = {"name": item.name, "arguments": {INPUT: item.input}}
+        custom: dict[str, Json] = {"name": name, "arguments": {INPUT: item.input}}
         return {"id": item.call_id, "type": "custom", "function": custom}
-    function: dict[str, Json] = {"name": item.name, "arguments": item.arguments}
+    function: dict[str, Json] = {"name": name, "arguments": item.arguments}
     return {"id": item.call_id, "type": "function", "function": function}
 
 

@@ -131,6 +131,8 @@ class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call")
     arguments: str
     """JSON, as the model wrote it."""
     status: str
+    namespace: str | UnsetType = UNSET
+    """That of the tool, if it has one."""
 
 
 class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag="custom_tool_call"):
@@ -142,6 +144,8 @@ class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag="custom_to
     input: str
     """The text."""
     status: str
+    namespace: str | UnsetType = UNSET
+    """That of the tool, if it has one."""
 
 
 OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall
@@ -394,6 +398,7 @@ _OWN: FieldTable = {
     "logprobs": Refused('ask for them with `include: ["message.output_text.logprobs"]`', (False,)),
     "background_options": Ignored("what runs in the background begins as soon as there is room"),
     "image": Ignored("images are refused"),
+    "client_metadata": Ignored("nothing is stored"),
     "personality": Ignored("local models have no such setting"),
     "access_programs": Ignored("there are no such programs"),
     "stream_options": Ignored("events are never padded, and the last one always has the token counts"),

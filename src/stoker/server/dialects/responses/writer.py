@@ -16,6 +16,7 @@ from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Delta, Writer
 from stoker.server.dialects.responses.sealing import sealed
+from stoker.server.dialects.responses.tools import parts_of_names
 from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
     ContentPartEvent,
@@ -99,6 +100,9 @@ class _Open:
     index: int
     """Its place in the output."""
     call: ToolCall | None = None
+    name: str = ""
+    """The tool's own name."""
+    namespace: str | UnsetType = UNSET
     seals: bool = False
     """Reasoning is there as one text, too."""
     texts: list[str] = field(default_factory=list[str])
@@ -112,14 +116,10 @@ class _Open:
             content = [ReasoningText(text=text)]
             return OutputReasoning(id=self.item_id, status=status, content=content, encrypted_content=opaque)
         if self.call is not None:
-            call = self.call
+            call, place = self.call, {"id": self.item_id, "call_id": self.call.call_id, "status": status}
             if call.is_custom:
-                return OutputCustomCall(
-                    id=self.item_id, call_id=call.call_id, name=call.name, input=call.arguments, status=status
-                )
-            return OutputCall(
-                id=self.item_id, call_id=call.call_id, name=call.name, arguments=call.arguments, status=status
-            )
+                return OutputCustomCall(name=self.name, namespace=self.namespace, input=call.arguments, **place)
+            return OutputCall(name=self.name, namespace=self.namespace, arguments=call.arguments, **place)
         content = [OutputText(text=text, logprobs=list(self.logprobs))]
         return OutputMessage(id=self.item_id, status=status, content=content)
 
@@ -148,6 +148,7 @@ class ResponseWriter(Writer):
         self._response = response
         self._keep = keep
         self._now = now
+        self._parts_of_names = parts_of_names(response.tools)
         self._stem = response.id.partition("_")[2]
         self._calls = ToolCalls("call_", response.id, keep_thought)
         self._open: _Open | None = None
@@ -244,7 +245,9 @@ class ResponseWriter(Writer):
         if self._open is not None and self._open.kind is kind:
             return []
         ended = self._end_item("completed")
-        self._open = _Open(kind, item_id, len(self._done), call, self._seals)
+        called = call.name if call is not None else ""
+        namespace, name = self._parts_of_names.get(called, (UNSET, called))
+        self._open = _Open(kind, item_id, len(self._done), call, name, namespace, self._seals)
         item = self._open.item("in_progress")
         if isinstance(item, OutputMessage | OutputReasoning):
             item = _replace(item, content=[])

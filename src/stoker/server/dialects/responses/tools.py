@@ -1,0 +1,87 @@
+"""The tools of a responses request in the shape of chat completions; those in namespaces under one name each.
+
+A model reads the function `read` of the namespace `files` as `files.read`, and items of calls have both names apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.server.fields import note_ignored
+
+_HOSTED = ("web_search", "image_generation", "tool_search")
+"""Beginnings of the types of tools that OpenAI runs and agents offer beside their own."""
+
+
+def full_name(item: Mapping[str, Any]) -> Any:
+    """The name under which the model knows the tool of a call."""
+    name, namespace = item.get("name"), item.get("namespace")
+    return f"{namespace}.{name}" if isinstance(namespace, str) and namespace and isinstance(name, str) else name
+
+
+def parts_of_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """By the full names of the tools in namespaces: the namespace and the tool's own name."""
+    groups = [(str(tool.get("name")), _members(tool)) for tool in tools if tool.get("type") == "namespace"]
+    names = [(namespace, str(member.get("name"))) for namespace, members in groups for member in members]
+    return {f"{namespace}.{name}": (namespace, name) for namespace, name in names}
+
+
+def flat_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Functions and custom tools, each as chat completions have it.
+
+    A tool that OpenAI runs is left out if the client offers tools of its own: the model need not call it.
+
+    Raises:
+        InvalidInput: a namespace is malformed.
+        UnsupportedParameter: a tool of another type.
+    """
+    own = [_chat_tool(tool, where) for where, tool in _flat(tools) if not _is_hosted(tool)]
+    for index, tool in enumerate(tools):
+        if _is_hosted(tool):
+            if not own:
+                raise _not_available(tool, f"tools[{index}]")
+            note_ignored(f"tools[{index}]")
+    return own
+
+
+def _flat(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        if tool.get("type") != "namespace":
+            yield where, tool
+            continue
+        name = tool.get("name")
+        if not isinstance(name, str) or not isinstance(tool.get("tools"), list):
+            raise InvalidInput(f"`{where}` must have a `name` and a list of `tools`", parameter=where)
+        about = tool.get("description")
+        for number, member in enumerate(_members(tool)):
+            named = {**member, "name": full_name({**member, "namespace": name})}
+            if about and number == 0:
+                named["description"] = f"(Tools {name}.*: {about}) {member.get('description') or ''}".rstrip()
+            yield f"{where}.tools[{number}]", named
+
+
+def _members(namespace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    members = namespace.get("tools")
+    found = cast("list[object]", members) if isinstance(members, list) else []
+    return [cast("Mapping[str, Any]", member) for member in found if isinstance(member, Mapping)]
+
+
+def _chat_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A tool in the shape of chat completions, in which its function is an object of its own."""
+    if tool.get("type") == "custom":
+        return dict(tool)
+    if tool.get("type") != "function":
+        raise _not_available(tool, where)
+    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _is_hosted(tool: Mapping[str, Any]) -> bool:
+    return str(tool.get("type")).startswith(_HOSTED)
+
+
+def _not_available(tool: Mapping[str, Any], where: str) -> UnsupportedParameter:
+    message = f"`{where}`: tools of type {tool.get('type')!r} are not available here, only functions and custom tools"
+    return UnsupportedParameter(message, parameter=f"{where}.type")

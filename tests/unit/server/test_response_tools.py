@@ -1,0 +1,94 @@
+"""Tools of the responses API as agents offer them: in namespaces, and beside tools that OpenAI runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
+READ = {"type": "function", "name": "read", "description": "Reads a file.", "parameters": SCHEMA}
+NOTE = {"type": "custom", "name": "note"}
+FILES = {"type": "namespace", "name": "files", "description": "Files of the project.", "tools": [READ, NOTE]}
+CALL = '<tool_call>\n{"name": "files.read", "arguments": {"path": "a"}}\n</tool_call>'
+TEXT = '<tool_call>\n{"name": "files.note", "arguments": {"input": "b"}}\n</tool_call>'
+WEB = {"type": "web_search", "external_web_access": True}
+
+
+def respond(tools: list[Any], *texts: str, **fields: Any) -> tuple[FakeRuntime, Any]:
+    runtime = FakeRuntime(lambda submit: [*texts, {"text": "", "finish_reason": "stop"}])
+    runtime.model_card = replace(runtime.model_card, can_constrain_calls=True)
+    return runtime, ask(make_app(runtime), "POST", "/v1/responses", json={"input": "hi", "tools": tools, **fields})
+
+
+def listed(runtime: FakeRuntime) -> dict[str, str]:
+    """The tools that the chat template lists, with their descriptions."""
+    tools = [tool["function"] for tool in runtime.rendered[-1][1]["tools"]]
+    return {tool["name"]: tool.get("description", "") for tool in tools}
+
+
+def test_a_tool_of_a_namespace_has_one_name_for_the_model():
+    runtime, response = respond([READ, FILES])
+    assert response.status_code == 200
+    about = "(Tools files.*: Files of the project.) Reads a file."
+    assert listed(runtime) == {"read": "Reads a file.", "files.read": about, "files.note": ""}
+
+
+def test_a_call_has_the_namespace_and_the_name_apart():
+    _, response = respond([READ, FILES], CALL, TEXT)
+    first, second = response.json()["output"]
+    assert (first["type"], first["namespace"], first["name"]) == ("function_call", "files", "read")
+    assert (second["type"], second["namespace"], second["name"]) == ("custom_tool_call", "files", "note")
+    _, response = respond([READ, FILES], CALL.replace("files.", ""))
+    assert "namespace" not in response.json()["output"][0]
+
+
+def test_the_events_of_a_stream_have_them_apart_too():
+    _, response = respond([FILES], CALL, stream=True)
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    items = [event["item"] for event in events if "item" in event]
+    assert [(item["namespace"], item["name"]) for item in items] == [("files", "read")] * 2
+
+
+def test_a_call_that_is_sent_back_has_one_name_again():
+    call = {"type": "function_call", "call_id": "c", "namespace": "files", "name": "read", "arguments": "{}"}
+    text = {"type": "custom_tool_call", "call_id": "d", "namespace": "files", "name": "note", "input": "b"}
+    runtime, response = respond([FILES], input=[{"role": "user", "content": "hi"}, call, text])
+    assert response.status_code == 200
+    calls = runtime.rendered[-1][0][-1].tool_calls
+    assert [call["function"]["name"] for call in calls] == ["files.read", "files.note"]  # pyright: ignore
+
+
+def test_a_stored_call_has_one_name_in_the_next_turn():
+    runtime = FakeRuntime(lambda submit: [CALL, {"text": "", "finish_reason": "stop"}])
+    app = make_app(runtime)
+    first = ask(app, "POST", "/v1/responses", json={"input": "hi", "tools": [FILES]}).json()
+    result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "x"}
+    body = {"input": [result], "tools": [FILES], "previous_response_id": first["id"]}
+    assert ask(app, "POST", "/v1/responses", json=body).status_code == 200
+    (call,) = runtime.rendered[-1][0][1].tool_calls
+    assert call["function"]["name"] == "files.read"  # pyright: ignore
+
+
+@pytest.mark.parametrize("hosted", [WEB, {"type": "image_generation"}, {"type": "tool_search", "execution": "client"}])
+def test_a_tool_that_openai_runs_is_left_out_beside_the_client_s_own(hosted: Any):
+    runtime, response = respond([hosted, READ])
+    assert response.status_code == 200
+    assert list(listed(runtime)) == ["read"]
+    assert response.headers["x-stoker-ignored"] == "tools[0]"
+
+
+@pytest.mark.parametrize("tools", [[WEB], [READ, {"type": "file_search"}], [READ, {"type": "namespace", "name": "x"}]])
+def test_what_is_not_available_is_refused_by_its_place(tools: list[Any]):
+    _, response = respond(tools)
+    assert response.status_code == 400
+    assert f"tools[{len(tools) - 1}]" in response.json()["error"]["message"]
+
+
+def test_a_tool_that_openai_runs_cannot_be_required():
+    _, response = respond([WEB, READ], tool_choice={"type": "web_search"})
+    assert response.status_code == 400
