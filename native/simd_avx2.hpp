@@ -88,6 +88,9 @@ template <int shift, int mask> STOKER_FIX codes field(codes x) {
     }
     return out;
 }
+STOKER_FIX codes average(codes a, codes b) {
+    STOKER_EACH(codes, Bytes(_mm256_avg_epu8(__m256i(a.v[i]), __m256i(b.v[i]))));
+}
 STOKER_FIX codes look_up(codes index, const uint8_t* table) {
     const __m256i row = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
     STOKER_EACH(codes, Bytes(_mm256_shuffle_epi8(row, __m256i(index.v[i]))));

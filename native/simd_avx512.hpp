@@ -91,6 +91,7 @@ template <int shift, int mask> STOKER_FIX codes field(codes x) {
     if constexpr (shift < 0) moved = _mm512_slli_epi16(moved, -shift);
     return {{Bytes(moved) & uint8_t(mask)}};
 }
+STOKER_FIX codes average(codes a, codes b) { return {{Bytes(_mm512_avg_epu8(__m512i(a.v[0]), __m512i(b.v[0])))}}; }
 STOKER_FIX codes look_up(codes index, const uint8_t* table) {
     const __m128i row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
     return {{Bytes(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(row), __m512i(index.v[0])))}};

@@ -93,6 +93,7 @@ template <int shift, int mask> STOKER_FIX codes field(codes x) {
     }
     return out;
 }
+STOKER_FIX codes average(codes a, codes b) { STOKER_EACH(codes, vrhaddq_u8(a.v[i], b.v[i])); }
 STOKER_FIX codes look_up(codes index, const uint8_t* table) {
     const uint8x16_t row = vld1q_u8(table);
     STOKER_EACH(codes, vqtbl1q_u8(row, index.v[i]));

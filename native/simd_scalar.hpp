@@ -92,6 +92,10 @@ inline f32x16 load_bf16(const uint16_t* p) { STOKER_EACH(f32x16, Floats(Naturals
 template <int shift, int mask> inline codes field(const codes& x) {
     STOKER_EACH(codes, (shift >= 0 ? x.v[i] >> (shift & 7) : x.v[i] << (-shift & 7)) & uint8_t(mask));
 }
+// Of each byte, rounded up.
+inline codes average(const codes& a, const codes& b) {
+    STOKER_EACH(codes, (a.v[i] | b.v[i]) - ((a.v[i] ^ b.v[i]) >> 1));
+}
 inline codes look_up(const codes& index, const uint8_t* table) {
     const auto at = [&](int i, int j) { return table[index.v[i][j]]; };
     STOKER_EACH(codes, (Bytes{at(i, 0), at(i, 1), at(i, 2), at(i, 3)}));

@@ -35,6 +35,10 @@ MODELS = {
         types=("Q8_0", "Q4_0", "F16"), has_streams=True, has_post_norms=True, has_head_norms=True, num_layers=3,
         activation="gelu_tanh", windows=(33, 0), logit_softcap=3.0, embedding_scale=8.0,
     ),
+    "chunks": Tiny(
+        types=("Q8_0", "Q4_0"), windows=(33, 0), has_chunks=True, pairs="adjacent", num_experts=12,
+        routing="sigmoid_of_chosen", weighs_input=True, is_tied=False,
+    ),
 }  # fmt: skip
 INPUTS = {
     "types": "c93e5e3def5e3522",
@@ -43,6 +47,7 @@ INPUTS = {
     "states": "c3bd91c29d4294f4",
     "encoder": "450a1b6e4d41f1c2",
     "streams": "502a4863fe91ab6e",
+    "chunks": "b2469821effc76d9",
 }
 """Of weights, rotations and token ids. Where they differ, NumPy draws or computes others, and the logits differ too."""
 LOGITS = {
@@ -82,6 +87,12 @@ LOGITS = {
     ("streams", "q4"): "ab25204fe13f35d8",
     ("streams", "q16"): "5fb53878ee83c086",
     ("streams", "i16"): "28dbe83baaf4ff9a",
+    ("chunks", "f32"): "1433e3b42fdf554c",
+    ("chunks", "f16"): "e2cb03c727e656e4",
+    ("chunks", "q8"): "4c3ed3263b78f040",
+    ("chunks", "q4"): "abd16e9d2370328e",
+    ("chunks", "q16"): "ecc52b0e27be08ea",
+    ("chunks", "i16"): "bbb01b235b10c1ab",
 }
 """By model and type of keys and values. Who changes the arithmetic on purpose writes down what the tests then find."""
 _LENGTH = 75
