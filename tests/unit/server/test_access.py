@@ -24,6 +24,7 @@ from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 KEYS = "alice:secret-a, secret-b"
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 ADMIN = [
+    ("POST", "/api/create", {"model": "x", "from": "y"}),
     ("POST", "/api/pull", {"model": "x"}),
     ("DELETE", "/api/delete", {"model": "x"}),
     ("POST", "/api/copy", {"source": "x", "destination": "y"}),
