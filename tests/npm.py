@@ -6,10 +6,13 @@ import shutil
 import subprocess
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from stoker.models.cache import cache_dir
+
+_DOWNLOAD_S = 180
 
 
 def npm_package(spec: str, digest: str) -> Path:
@@ -25,9 +28,12 @@ def npm_package(spec: str, digest: str) -> Path:
         if shutil.which("npm") is None:
             pytest.skip(f"npm is not installed: {spec} cannot be had")
         kept.parent.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "pack", spec, "--pack-destination", str(kept.parent)]
-        packed = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        if packed.returncode:
-            pytest.skip(f"npm's registry is out of reach: {spec} cannot be had")
+        with TemporaryDirectory(dir=kept.parent) as folder:
+            command = ["npm", "pack", spec, "--pack-destination", folder]
+            try:
+                subprocess.run(command, capture_output=True, check=True, timeout=_DOWNLOAD_S)
+            except subprocess.SubprocessError:
+                pytest.skip(f"npm's registry is out of reach, or too slow: {spec} cannot be had")
+            Path(folder, kept.name).replace(kept)
     assert sha256(kept.read_bytes()).hexdigest() == digest, f"this is not the {spec} that is asked for"
     return kept
