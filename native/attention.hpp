@@ -5,16 +5,20 @@
 //   page   | layer 0: head 0: keys | values | head 1: keys | values | ... | layer 1: ... |
 //   keys   [head_size][32 positions]          values [32 positions][head_size]
 //
-// As f32 or f16; or as q8: int8 codes in the same order, then float scales [group][32 positions], a group being 32 (or 16)
-// consecutive elements of a head. Or as q4: keys as q8, because what they lose is lost in every score; values as codes of 4 bits
-// from -8 on, each 8 more than it is, and bf16 scales in the place of those of q8. Elements i and i + 8 of 16 share a byte, the
-// first in its lower half:
+// As f32 or f16. Or as codes, so that attention is computed in integers. As q8: a code of 8 bits for each element, 128 more than
+// it is, and a float scale for each group of 32 (or 16) consecutive elements of a head; in the order in which dot products of
+// four bytes take them:
 //
-//   values [32 positions][head_size/2]
+//   keys   [head_size/4][32 positions][4 elements]                         then scales [group][32 positions]
+//   values [head_size/16][8 x 4 positions][16 elements][4 positions]       likewise
 //
-// Or as q16: a code of 16 bits for each element and a scale for each key and value, so that
-// attention is computed in integers. A code is 256 * high + low; its bytes lie apart, 128 more than they are, in the order in
-// which dot products of four bytes, and AMX tiles, take them:
+// Or as q4: keys as q8, because what they lose is lost in every score; values as codes of 4 bits, 8 more than they are, and bf16
+// scales. Elements i and i + 16 of 32 share a byte, the first in its lower half; none is in the upper halves where 16 are left:
+//
+//   values [head_size/32][8 x 4 positions][16 elements][4 positions]       likewise
+//
+// Or as q16: a code of 16 bits for each element and a scale for each key and value. A code is 256 * high + low; its bytes lie
+// apart, 128 more than they are, as AMX tiles take them, too:
 //
 //   keys   [head_size/4][high, low][32 positions][4 elements]              then bf16 scales [32 positions]
 //   values [head_size/16][8 x 4 positions][high, low][16 elements][4 positions]          likewise
@@ -40,7 +44,8 @@ static_assert(kSpanTokens <= kMaxCodedHead && (256ll + 2) * 127 * 127 * kMaxCode
 
 enum class KvType : int32_t { f32, f16, q8, q16, i16, q4 };
 
-constexpr bool is_coded(KvType type) { return type == KvType::q16 || type == KvType::i16; }  // computed in integers
+constexpr bool is_coded(KvType type) { return type == KvType::q16 || type == KvType::i16; }    // of 16 bits, a scale for each head
+constexpr bool is_grouped(KvType type) { return type == KvType::q8 || type == KvType::q4; }  // of fewer, a scale for each group
 
 // The largest codes of numbers, but for those of values and queries of type i16. The weight of what is seen best is one, too.
 constexpr int32_t kMostCode = 127 * 256 + 127;  // of type q16
@@ -69,8 +74,9 @@ struct KvLayout {
     }
     constexpr size_t value_bytes() const {
         const size_t n = size_t(head_size) * kPageTokens;
-        return type == KvType::q4 ? n / 2 + sizeof(uint16_t) * n / group() : key_bytes();
+        return type == KvType::q4 ? half_bytes() + sizeof(uint16_t) * n / group() : key_bytes();
     }
+    constexpr size_t half_bytes() const { return size_t(head_size + 16) / 32 * 16 * kPageTokens; }  // of codes of 4 bits
     constexpr size_t head_bytes() const { return key_bytes() + value_bytes(); }
 };
 

@@ -1,4 +1,4 @@
-// Attention of a few rows to one span of positions. Included once per instruction set, after simd_*.hpp and math.inl.
+// Attention of a few rows to one span of positions, in floats. Included once per instruction set, after simd_*.hpp and math.inl.
 //
 //   scores  [row][512]   = queries [row][head_size] x keys [head_size][32 per page]      lanes are positions
 //   weights [row][512]   = e^(score - max of the row's scores)                           16 lanes, summed in order
@@ -14,29 +14,6 @@ namespace stoker::STOKER_ISA {
 
 constexpr int32_t kAttentionRows = kSmallRows >= 8 ? 12 : 3;  // by the number of registers
 constexpr int32_t kScoreStride = kSpanTokens + 16;  // not a power of two: rows would share cache sets
-
-// Codes of 4 bits in 8 bytes: those of the lower halves, then those of the upper ones.
-inline i32x16 load_u4(const uint8_t* p) {
-    typedef uint64_t Pair __attribute__((vector_size(16)));
-    constexpr uint64_t kLower = 0x0f0f0f0f0f0f0f0f;
-    uint64_t both;
-    __builtin_memcpy(&both, p, 8);
-    const Pair codes = {both & kLower, both >> 4 & kLower};
-    return load_u8(reinterpret_cast<const uint8_t*>(&codes));
-}
-
-// A float of 16 bits, the upper half of one of 32, and the one that is nearest to x.
-inline float from_bf16(uint16_t half) {
-    const uint32_t bits = uint32_t(half) << 16;
-    float x;
-    __builtin_memcpy(&x, &bits, 4);
-    return x;
-}
-inline uint16_t to_bf16(float x) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &x, 4);
-    return uint16_t((bits + 0x8000) >> 16);
-}
 
 // Two vectors of one page's keys or values as floats.
 template <KvType type> struct Plane;
@@ -54,38 +31,6 @@ template <> struct Plane<KvType::f16> {
     inline f32x16 key(int32_t d, int32_t lane) const { return load_f16(data + d * kPageTokens + lane); }
     inline f32x16 value(int32_t t, int32_t d, int32_t head_size) const { return load_f16(data + t * head_size + d); }
 };
-
-template <> struct Plane<KvType::q8> {
-    const int8_t* data;
-    const float* scales;
-    int shift;  // of a group
-    Plane(const KvLayout& kv, const uint8_t* p)
-        : data(reinterpret_cast<const int8_t*>(p)),
-          scales(reinterpret_cast<const float*>(p + size_t(kv.head_size) * kPageTokens)),
-          shift(kv.group() == 32 ? 5 : 4) {}
-    inline f32x16 key(int32_t d, int32_t lane) const {
-        return mul(to_f32(load_i8(data + d * kPageTokens + lane)), load(scales + (d >> shift) * kPageTokens + lane));
-    }
-    inline f32x16 value(int32_t t, int32_t d, int32_t head_size) const {
-        return mul(to_f32(load_i8(data + t * head_size + d)), set1(scales[(d >> shift) * kPageTokens + t]));
-    }
-};
-
-// Of values alone.
-template <> struct Plane<KvType::q4> {
-    const uint8_t* data;
-    const uint16_t* scales;
-    int shift;  // of a group
-    Plane(const KvLayout& kv, const uint8_t* p)
-        : data(p), scales(reinterpret_cast<const uint16_t*>(p + size_t(kv.head_size) * kPageTokens / 2)),
-          shift(kv.group() == 32 ? 5 : 4) {}
-    inline f32x16 value(int32_t t, int32_t d, int32_t head_size) const {
-        const i32x16 code = sub_i32(load_u4(data + (t * head_size + d) / 2), set1_i32(8));
-        return mul(to_f32(code), set1(from_bf16(scales[(d >> shift) * kPageTokens + t])));
-    }
-};
-
-template <KvType type> using KeyPlane = Plane<type == KvType::q4 ? KvType::q8 : type>;
 
 // Memory is far. The first level of a core's cache waits for sixteen lines at most, which is a third of what memory gives;
 // the second one waits for more, but follows no sequence from page to page. So each plane that is read fetches another one
@@ -122,7 +67,7 @@ struct Fetch {
 
 // Scores of R rows with the 32 positions of a page.
 template <KvType type, int R>
-inline void score_page(const KeyPlane<type>& keys, const Fetch& fetch, const float* const* queries, int32_t head_size,
+inline void score_page(const Plane<type>& keys, const Fetch& fetch, const float* const* queries, int32_t head_size,
                        float* scores) {
     f32x16 acc[R][2];
     for (int r = 0; r < R; ++r) {
@@ -284,7 +229,7 @@ inline void score(const AttentionRows& a, int32_t span, int32_t first, int32_t l
             Fetch(a.kv, plane(page + kFetchedPages), true).steps<type>(0, a.kv.head_size);
         }
         const Fetch values(a.kv, plane(page) + a.kv.key_bytes(), false);
-        score_page<type, R>(KeyPlane<type>(a.kv, plane(page)), values, queries, a.kv.head_size, scores + page * kPageTokens);
+        score_page<type, R>(Plane<type>(a.kv, plane(page)), values, queries, a.kv.head_size, scores + page * kPageTokens);
     }
 }
 

@@ -1,9 +1,9 @@
 // Attention in integers: codes of 16 bits of queries and of weights, the memory that they lie in, and how scores become
-// weights. What multiplies codes is in attention_q16.inl, attention_i16.inl and attention_amx.inl. Included once per
-// instruction set, after attention.inl.
+// weights. What multiplies codes is in attention_q16.inl, attention_i16.inl, attention_groups.inl and attention_amx.inl. Included
+// once per instruction set, after attention.inl.
 //
 //   code x scale, the scale being that of a query's head, or one step of a weight
-//   q16: code = 256 * high + low, signed bytes both, which lie apart         i16: code whole
+//   q16: code = 256 * high + low, signed bytes both, which lie apart         i16: code whole         q8, q4: either, by the CPU
 namespace stoker::STOKER_ISA {
 
 constexpr int32_t kMostValue = 8191;              // of values of type i16, and
@@ -12,12 +12,16 @@ constexpr int32_t kScoredRows = 16;                // whose scores are there at 
 constexpr int32_t kMostRows = 2 * kScoredRows;     // of a block: their weights are there at a time
 constexpr int32_t kCodeStride = kSpanTokens + 64;  // not a power of two, like kScoreStride
 
+// Do queries and weights lie as whole codes?
+constexpr bool is_whole(KvType type) { return type == KvType::i16 || (is_grouped(type) && !kDotsBytes); }
+
 // Rows of codes: bytes, the sums of which correct what is 128 too large, or whole ones, which take the place of both planes.
 struct CodeRows {
     int8_t *high, *low;  // [row][stride]; low ones follow high ones
     int32_t stride;
     int32_t *sum_high, *sum_low;  // [row]
 
+    int32_t sum(int32_t row) const { return 256 * sum_high[row] + sum_low[row]; }
     int16_t* whole(int32_t row) const { return reinterpret_cast<int16_t*>(high) + size_t(row) * stride; }
     CodeRows from(int32_t row) const {
         return {high + size_t(row) * stride, low + size_t(row) * stride, stride, sum_high + row, sum_low + row};
@@ -28,15 +32,17 @@ struct CodeRows {
 struct SpanScratch {
     float* all_scores;        // [kScoredRows][kScoreStride]
     float* key_scales;        // [kSpanTokens]
+    float* value_scales;      // [kSpanTokens]: of a group
     float* value_exponents;   // [kSpanTokens]: log2 of their scales
     float* values_per_scale;  // [kSpanTokens]: 1 / scale
     float* query_scales;      // [kScoredRows]: times what a step of a sum is worth, and log2(e)
+    int32_t* query_sums;      // [group][kScoredRows]: of codes in groups
     CodeRows queries;  // of kScoredRows
     CodeRows weights;  // of kMostRows
 
     static constexpr int32_t query_stride(int32_t head_size) { return (head_size + 63) / 64 * 64; }
     static constexpr size_t floats(int32_t head_size) {
-        return kScoredRows * (size_t(kScoreStride) + 1) + 3 * kSpanTokens + kMostRows * (size_t(kCodeStride) / 2 + 2) +
+        return kScoredRows * (size_t(kScoreStride) + 1 + head_size / 16) + 3 * kSpanTokens + kMostRows * (size_t(kCodeStride) / 2 + 2) +
                kScoredRows * (size_t(query_stride(head_size)) / 2 + 2);
     }
     SpanScratch(float* memory, int32_t head_size) {
@@ -50,11 +56,13 @@ struct SpanScratch {
         };
         all_scores = take(kScoredRows * size_t(kScoreStride));
         key_scales = take(kSpanTokens);
+        value_scales = key_scales;  // never both
         value_exponents = take(kSpanTokens);
         values_per_scale = take(kSpanTokens);
         query_scales = take(kScoredRows);
         weights = take_codes(kMostRows, kCodeStride);
         queries = take_codes(kScoredRows, query_stride(head_size));
+        query_sums = integers(kScoredRows * size_t(head_size) / 16);
     }
     float* scores(int32_t row) const { return all_scores + row * kScoreStride; }
 };
@@ -109,26 +117,27 @@ inline const uint16_t* scales_of(const KvLayout& kv, const uint8_t* plane) {
 
 inline f32x16 steps_per_unit(float scale) { return set1(scale > 1e-35f ? 1.0f / scale : 0.0f); }
 
-// The largest magnitude in x; not a number if something in it is not finite.
+// The largest of sixteen magnitudes, as bits; not a number if one of them is not finite: that has the largest bits.
+inline float largest_of(i32x16 magnitudes) {
+    const f32x16 x = as_f32(magnitudes);
+    return lanes_below(x, set1(__builtin_inff())) == 0xffff ? reduce_max(x) : __builtin_nanf("");
+}
+
+inline i32x16 larger(i32x16 largest, f32x16 x) { return max_i32(as_i32(abs(x)), largest); }
+
+// The largest magnitude in x, likewise.
 inline float largest_of(const float* x, int32_t n) {
     i32x16 largest = set1_i32(0);
     for (int32_t i = 0; i < n; i += 16) {
-        largest = max_i32(as_i32(abs(load(x + i))), largest);  // what is not a number has the largest bits
+        largest = larger(largest, load(x + i));
     }
-    alignas(64) int32_t lane[16];
-    store_i32(lane, largest);
-    for (int i = 1; i < 16; ++i) {
-        lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
-    }
-    float value;
-    __builtin_memcpy(&value, lane, 4);
-    return lane[0] < 0x7f800000 ? value : __builtin_nanf("");
+    return largest_of(largest);
 }
 
 // What one step of the codes of x, a query or key, is worth.
 template <KvType type> inline float code_scale(const float* x, int32_t n) {
     const float largest = largest_of(x, n);
-    if constexpr (type == KvType::q16) {
+    if constexpr (type != KvType::i16) {
         return largest / kMostCode;
     }
     const f32x16 per_largest = steps_per_unit(largest);
@@ -163,13 +172,13 @@ inline float rounded_up(float scale) {
 }
 
 #ifndef STOKER_STORE_SPLIT
-// 64 codes as bytes; a low one is never -128, so that products of two add up in 16 bits. Adds them to `sums` of high and low.
-// What was not a number becomes any code.
-inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 (&sums)[2]) {
+// 64 codes as bytes; a low one is not below `least`, which is -127 if products of two are to add up in 16 bits. Adds them to `sums`
+// of high and low. What was not a number becomes any code.
+template <int least> inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 (&sums)[2]) {
     for (int i = 0; i < 4; ++i) {
         const i32x16 code = max_i32(x[i], set1_i32(-kMostCode));
         const i32x16 h = sub_i32(shr_i32<8>(add_i32(code, set1_i32(128 * 256 + 128))), set1_i32(128));
-        const i32x16 l = max_i32(sub_i32(code, shl_i32<8>(h)), set1_i32(-127));
+        const i32x16 l = max_i32(sub_i32(code, shl_i32<8>(h)), set1_i32(least));
         store_i8(high + 16 * i, h);
         store_i8(low + 16 * i, l);
         sums[0] = add_i32(sums[0], h);
@@ -181,17 +190,22 @@ inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 
 // Row `row` of `rows` at elements [begin, end), multiples of 64, from codes(element), of 16.
 template <KvType type, class Codes>
 inline void fill_codes(const CodeRows& rows, int32_t row, int32_t begin, int32_t end, Codes codes) {
-    if constexpr (type == KvType::i16) {
+    if constexpr (is_whole(type)) {
+        i32x16 sum = set1_i32(0);
         for (int32_t i = begin; i < end; i += 16) {
-            store_i16(rows.whole(row) + i, codes(i));
+            const i32x16 code = codes(i);
+            store_i16(rows.whole(row) + i, code);
+            sum = add_i32(sum, code);
         }
+        rows.sum_high[row] = 0;
+        rows.sum_low[row] = is_grouped(type) ? reduce_add_i32(sum) : 0;
         return;
     }
     const size_t at = size_t(row) * rows.stride;
     i32x16 sums[2] = {set1_i32(0), set1_i32(0)};
     for (int32_t i = begin; i < end; i += 64) {
         const i32x16 four[4] = {codes(i), codes(i + 16), codes(i + 32), codes(i + 48)};
-        store_split(rows.high + at + i, rows.low + at + i, four, sums);
+        store_split<is_grouped(type) ? -128 : -127>(rows.high + at + i, rows.low + at + i, four, sums);
     }
     rows.sum_high[row] = reduce_add_i32(sums[0]);
     rows.sum_low[row] = reduce_add_i32(sums[1]);
@@ -210,6 +224,13 @@ template <KvType type> STOKER_FLATTEN void take_queries(const SpanRows& b) {
         fill_codes<type>(b.scratch.queries, r, 0, SpanScratch::query_stride(n),
                    [&](int32_t d) { return d < n ? to_i32(mul(load(x + d), steps)) : set1_i32(0); });
         b.scratch.query_scales[r] = scale * unit * (b.a.softcap > 0 ? 1 : kLog2E);
+        for (int32_t d = 0; is_grouped(type) && d < n; d += b.a.kv.group()) {
+            i32x16 sum = to_i32(mul(load(x + d), steps));
+            if (b.a.kv.group() == 32) {
+                sum = add_i32(sum, to_i32(mul(load(x + d + 16), steps)));
+            }
+            b.scratch.query_sums[d / b.a.kv.group() * kScoredRows + r] = reduce_add_i32(sum);
+        }
     }
 }
 
@@ -218,13 +239,13 @@ template <KvType type> STOKER_FLATTEN void take_queries(const SpanRows& b) {
 
 constexpr float kUnseen = -3.4e38f;  // a score below all
 
-// The weight that is 2^x of the largest one, x <= 0, within 3e-6 of itself; below -140 it stays at 1e-38; not a number stays
+// The weight that is 2^x of the largest one, x <= 0, within 3e-6 of itself; below `least` it stays the same; not a number stays
 // one. The largest is most_code, so a weight is its code. Scores have nothing added to them for that: among huge ones the sum
 // would round to more. A polynomial of what is left of x behind its integer. 11 operations.
-template <int32_t most_code> inline f32x16 weight_of(f32x16 x) {
+template <int32_t most_code, int32_t least = -140> inline f32x16 weight_of(f32x16 x) {
     constexpr float most = most_code / 32768.0f;        // the rest of it, 2^15, is in the exponent
     const f32x16 magic = set1(12582912.0f + 127 + 15);  // adding it rounds, and the last bits are an exponent's
-    const f32x16 t = max(set1(-140), x);
+    const f32x16 t = max(set1(least), x);
     const f32x16 n = add(t, magic), r = sub(t, sub(n, magic));
     f32x16 p = set1(most * 0.009570100344717503f);
     p = fma(p, r, set1(most * 0.05591785907745361f));
@@ -259,19 +280,23 @@ inline f32x16 only_seen(f32x16 x, int32_t t, Seen seen, float value) {
     return load(lane);
 }
 
-// A sum of products of row r with 16 positions from t on becomes scores, in units of log2 and with the values' scales in them.
-inline f32x16 score(const SpanRows& b, int32_t r, int32_t t, i32x16 sum) {
-    const SpanScratch& s = b.scratch;
-    f32x16 x = to_f32(sum), scale = mul(load(s.key_scales + t), set1(s.query_scales[r]));
+// Products of row r with 16 positions from t on become scores, in units of log2, with what is to be added to them.
+inline f32x16 score(const SpanRows& b, int32_t r, int32_t t, f32x16 x, f32x16 scale, f32x16 added) {
     if (b.a.softcap > 0) {
         x = tanh(div(mul(x, scale), set1(b.a.softcap)));
         scale = set1(b.a.softcap * kLog2E);
     }
-    x = fma(x, scale, load(s.value_exponents + t));
+    x = fma(x, scale, added);
     if (b.a.slopes != nullptr) {
         x = fma(by_distance(b.a, b.row + r, b.span * kSpanTokens + t), set1(kLog2E), x);
     }
     return only_seen(x, t, b.seen[r], kUnseen);
+}
+
+// Where a key and a value have one scale each, that of the value is in the score.
+inline f32x16 score(const SpanRows& b, int32_t r, int32_t t, i32x16 sum) {
+    const SpanScratch& s = b.scratch;
+    return score(b, r, t, to_f32(sum), mul(load(s.key_scales + t), set1(s.query_scales[r])), load(s.value_exponents + t));
 }
 
 // Row r's scores, the largest of which is given, become codes of its weights; writes the maximum and the sum of its partial
@@ -308,12 +333,17 @@ inline void fetch_keys(const SpanRows& b, int32_t page) {
     }
 }
 
-// Row r's sums become scores where they lie; returns the largest.
-STOKER_FLATTEN inline float score_row(const SpanRows& b, int32_t r) {
+// Row r's sums, or products, become scores where they lie; returns the largest.
+template <KvType type> STOKER_FLATTEN inline float score_row(const SpanRows& b, int32_t r) {
     float* scores = b.scratch.scores(r);
     f32x16 highest = set1(kUnseen);
     for (int32_t t = b.seen[r].from / 16 * 16; t < b.seen[r].to; t += 16) {
-        const f32x16 x = score(b, r, t, load_i32(reinterpret_cast<const int32_t*>(scores) + t));
+        f32x16 x;
+        if constexpr (is_grouped(type)) {
+            x = score(b, r, t, load(scores + t), set1(b.scratch.query_scales[r]), set1(0));
+        } else {
+            x = score(b, r, t, load_i32(reinterpret_cast<const int32_t*>(scores) + t));
+        }
         highest = max(x, highest);
         store(scores + t, x);
     }
@@ -334,10 +364,12 @@ template <class Products, int R = Products::rows> void attend_rows_of(const Span
         }
         Products::template score<R>(b, page, Fetch(b.a.kv, b.values(page), false));
     }
-    copy_scales(b);
+    if constexpr (is_coded(Products::type)) {
+        copy_scales(b);
+    }
     const int32_t n = b.a.kv.head_size;
     for (int32_t r = 0; r < R; ++r) {
-        soften_row<Products::type>(b, r, score_row(b, r), partials + r * partial_floats(n) + n);
+        Products::soften(b, r, score_row<Products::type>(b, r), partials + r * partial_floats(n) + n);
     }
     Products::template weigh<R>(b, partials);
 }

@@ -116,6 +116,7 @@ struct Pairs {
     template <int R> static void score(const SpanRows& b, int32_t page, const Fetch& fetch) {
         score_pairs<R, kDotVectors>(b, page, fetch);
     }
+    static void soften(const SpanRows& b, int32_t r, float highest, float* partial) { soften_row<type>(b, r, highest, partial); }
     template <int R> static void weigh(const SpanRows& b, float* partials) {
         if constexpr (R > kWeighedRows) {
             weigh_rows<R - kWeighedRows>(b, kWeighedRows, partials);

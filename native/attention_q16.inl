@@ -148,6 +148,7 @@ struct Fours {
     template <int R> static void score(const SpanRows& b, int32_t page, const Fetch& fetch) {
         score_page<R, kDotVectors>(b, page, fetch);
     }
+    static void soften(const SpanRows& b, int32_t r, float highest, float* partial) { soften_row<type>(b, r, highest, partial); }
     template <int R> static void weigh(const SpanRows& b, float* partials) {
         const int32_t n = b.a.kv.head_size;
         int32_t d = 0;

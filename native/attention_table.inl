@@ -5,8 +5,8 @@ inline int32_t attend(const AttentionRows& a, int32_t span, float* partials, flo
     switch (a.kv.type) {
         case KvType::f32: attend_span<KvType::f32>(a, span, partials, scratch); break;
         case KvType::f16: attend_span<KvType::f16>(a, span, partials, scratch); break;
-        case KvType::q8: attend_span<KvType::q8>(a, span, partials, scratch); break;
-        case KvType::q4: attend_span<KvType::q4>(a, span, partials, scratch); break;
+        case KvType::q8: return attend_coded<Groups<KvType::q8>>(a, span, partials, scratch);
+        case KvType::q4: return attend_coded<Groups<KvType::q4>>(a, span, partials, scratch);
         case KvType::q16: return attend_coded<Fours>(a, span, partials, scratch);
         case KvType::i16: return attend_coded<Pairs>(a, span, partials, scratch);
     }
@@ -45,11 +45,18 @@ inline void finish(const float* partial, int32_t head_size, float* out) {
 }
 
 inline int32_t rows_at_once(KvType type) {
-    return type == KvType::q16 ? Fours::rows : type == KvType::i16 ? Pairs::rows : kAttentionRows;
+    switch (type) {
+        case KvType::q8:
+        case KvType::q4: return kGroupRows;
+        case KvType::q16: return Fours::rows;
+        case KvType::i16: return Pairs::rows;
+        default: return kAttentionRows;
+    }
 }
 
 inline size_t scratch_floats(const KvLayout& kv) {
-    return is_coded(kv.type) ? SpanScratch::floats(kv.head_size) : size_t(kScoreStride) * kAttentionRows;
+    const bool is_in_floats = !is_coded(kv.type) && !is_grouped(kv.type);
+    return is_in_floats ? size_t(kScoreStride) * kAttentionRows : SpanScratch::floats(kv.head_size);
 }
 
 constexpr AttentionKernels kAttentionKernels = {rows_at_once, scratch_floats, fetch, write, attend, merge, finish};

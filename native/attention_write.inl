@@ -1,27 +1,50 @@
-// Writing keys and values, of every type, at one position. Included once per instruction set, after attention_i16.inl.
+// Writing keys and values, of every type, at one position. Included once per instruction set, after attention_codes.inl.
 namespace stoker::STOKER_ISA {
 
-// Sixteen elements of a head as codes with one scale for the group they are in.
-inline float group_scale(const float* x, int32_t group) {
-    f32x16 highest = abs(load(x));
-    if (group == 32) {
-        highest = max(abs(load(x + 16)), highest);
+#ifndef STOKER_STORE_FOURTH
+// The low bytes of x as every fourth of 64 bytes, from `first` on. Touches no other one: they may be another thread's.
+inline void store_fourth(uint8_t* line, int32_t first, i32x16 x) {
+    alignas(16) int8_t bytes[16];
+    store_i8(bytes, x);
+    for (int i = 0; i < 16; ++i) {
+        line[first + 4 * i] = uint8_t(bytes[i]);
     }
-    return reduce_max(highest) / 127.0f;
 }
+#endif
 
-inline void write_q8(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, int32_t step, int32_t start) {
+// A key's bytes lie by fours, a value's alone.
+inline void write_q8(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, bool is_key) {
     auto* scales = reinterpret_cast<float*>(plane + size_t(kv.head_size) * kPageTokens);
-    alignas(64) int8_t codes[16];
     for (int32_t d = 0; d < kv.head_size; d += 16) {
         const int32_t group = d / kv.group();
-        const float scale = group_scale(x + group * kv.group(), kv.group());
+        const float scale = largest_of(x + group * kv.group(), kv.group()) / 127.0f;
         scales[group * kPageTokens + slot] = scale;
-        store_i8(codes, to_i32(mul(load(x + d), set1(scale > 1e-30f ? 1.0f / scale : 0.0f))));
-        for (int32_t i = 0; i < 16; ++i) {
-            plane[start + (d + i) * step] = uint8_t(codes[i]);
+        const f32x16 steps = set1(scale > 1e-30f ? 1.0f / scale : 0.0f);
+        const i32x16 code = add_i32(to_i32(mul(load(x + d), steps)), set1_i32(128));
+        uint8_t* at = plane + d * kPageTokens;
+        if (!is_key) {
+            store_fourth(at + slot / 4 * 64, slot % 4, code);
+            continue;
+        }
+        alignas(16) int8_t bytes[16];
+        store_i8(bytes, code);
+        for (int i = 0; i < 4; ++i) {
+            __builtin_memcpy(at + i * 128 + slot * 4, bytes + i * 4, 4);
         }
     }
+}
+
+// A float of 16 bits, the upper half of one of 32, and the one that is nearest to x.
+inline float from_bf16(uint16_t half) {
+    const uint32_t bits = uint32_t(half) << 16;
+    float x;
+    __builtin_memcpy(&x, &bits, 4);
+    return x;
+}
+inline uint16_t to_bf16(float x) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, 4);
+    return uint16_t((bits + 0x8000) >> 16);
 }
 
 // Codes of the elements of a group, by that scale of some for which they are closest to them.
@@ -47,9 +70,10 @@ inline void round_to_four_bits(const float* x, int32_t group, FourBits& best) {
     for (int32_t d = 1; d < group; ++d) {
         most = __builtin_fabsf(x[d]) > __builtin_fabsf(most) ? x[d] : most;
     }
-    best.scale = 0;
+    const float largest = largest_of(x, group);
+    best.scale = to_bf16(largest == largest ? 0 : largest);
     for (int32_t& code : best.codes) code = 0;
-    if (__builtin_fabsf(most) < 1e-30f) {
+    if (!(largest >= 1e-30f)) {
         return;
     }
     FourBits found;
@@ -66,16 +90,17 @@ inline void round_to_four_bits(const float* x, int32_t group, FourBits& best) {
 
 inline void write_four_bits(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot) {
     const int32_t n = kv.head_size, group = kv.group();
-    auto* scales = reinterpret_cast<uint16_t*>(plane + size_t(n) * kPageTokens / 2);
-    FourBits rounded;
+    auto* scales = reinterpret_cast<uint16_t*>(plane + kv.half_bytes());
+    alignas(64) int32_t codes[32] = {};
     for (int32_t first = 0; first < n; first += group) {
+        FourBits rounded;
         round_to_four_bits(x + first, group, rounded);
         scales[first / group * kPageTokens + slot] = rounded.scale;
-        uint8_t* to = plane + (slot * n + first) / 2;
-        for (int32_t i = 0; i < group / 2; ++i) {
-            const int32_t* code = rounded.codes + i / 8 * 16 + i % 8;
-            to[i] = uint8_t((code[0] + 8) | (code[8] + 8) << 4);
-        }
+        __builtin_memcpy(codes + first % 32, rounded.codes, group * sizeof(int32_t));
+        const i32x16 lower = add_i32(load_i32(codes), set1_i32(8)), upper = add_i32(load_i32(codes + 16), set1_i32(8));
+        const bool is_half = (first + group) % 32 > 0;  // the rest of its bytes may follow
+        const i32x16 both = is_half ? lower : or_i32(lower, shl_i32<4>(upper));
+        store_fourth(plane + first / 32 * 16 * kPageTokens + slot / 4 * 64, slot % 4, both);
     }
 }
 
@@ -98,17 +123,6 @@ inline void write_plain(const KvLayout& kv, uint8_t* plane, const float* x, int3
         }
     }
 }
-
-#ifndef STOKER_STORE_FOURTH
-// The low bytes of x as every fourth of 64 bytes, from `first` on. Touches no other one: they may be another thread's.
-inline void store_fourth(uint8_t* line, int32_t first, i32x16 x) {
-    alignas(16) int8_t bytes[16];
-    store_i8(bytes, x);
-    for (int i = 0; i < 16; ++i) {
-        line[first + 4 * i] = uint8_t(bytes[i]);
-    }
-}
-#endif
 
 inline void set_scale(const KvLayout& kv, uint8_t* plane, int32_t slot, float scale) {
     uint32_t bits;
@@ -162,9 +176,8 @@ inline void write_plane(const KvLayout& kv, uint8_t* plane, const float* x, int3
     switch (kv.type) {
         case KvType::f32: return write_plain<float>(kv, plane, x, step, start);
         case KvType::f16: return write_plain<uint16_t>(kv, plane, x, step, start);
-        case KvType::q8: return write_q8(kv, plane, x, slot, step, start);
-        case KvType::q4:
-            return step == 1 ? write_four_bits(kv, plane, x, slot) : write_q8(kv, plane, x, slot, step, start);
+        case KvType::q8: return write_q8(kv, plane, x, slot, step == kPageTokens);
+        case KvType::q4: return step == 1 ? write_four_bits(kv, plane, x, slot) : write_q8(kv, plane, x, slot, true);
         case KvType::q16: return write_q16(kv, plane, x, slot, step == kPageTokens);
         case KvType::i16: return write_i16(kv, plane, x, slot, step == kPageTokens);
     }

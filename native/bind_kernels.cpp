@@ -15,7 +15,7 @@ namespace stoker {
 namespace {
 
 // Changes whenever packed matrices of an earlier version can no longer be read.
-constexpr int kLayoutVersion = 3;
+constexpr int kLayoutVersion = 4;
 
 void require_shape(int32_t type, int32_t rows, int32_t columns) {
     require(rows > 0 && can_pack(type, columns), "there are no kernels for this tensor type with rows of this length");

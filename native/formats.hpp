@@ -14,6 +14,13 @@
 //   two       2 vectors: likewise, the whole code; with a third bit for formats that have one
 //   byte      8 vectors, signed: the format's offset is what makes them unsigned
 //
+// Ternary codes of four blocks lie together, five groups of each block in a byte in base 3, the others in pairs of bits:
+//
+//   ternary   groups 0..4 of block 0 | of 1 | of 2 | of 3 | group 5 of blocks 0..3 | group 6 | group 7
+//
+// A byte in base 3 is a fraction of 256, group 0 its first digit; bits 2j, 2j+1 of the last three vectors are block j's. Codes are
+// 1, 2 and 3, digits one less.
+//
 // Inputs that are entries of a grid (grids.hpp) stay so, since that is what makes their files small. An entry is eight inputs, or
 // four for the grids of IQ3. A vector of 16 bytes has the low eight bits of an entry of every output:
 //
@@ -36,7 +43,7 @@
 
 namespace stoker {
 
-enum class Codes : uint8_t { nibble, nibble1, nibble2, two, two1, byte, grid, f32, f16, bf16 };
+enum class Codes : uint8_t { nibble, nibble1, nibble2, two, two1, byte, ternary, grid, f32, f16, bf16 };
 
 // The scales of a unit, each an array over the 16 outputs; d: half float, s: one byte.
 enum class Scales : uint8_t {
@@ -44,6 +51,7 @@ enum class Scales : uint8_t {
     half,         // d                       w = d * code
     half_min,     // d, m                    w = d * code + m
     power,        // e (a byte)              w = 2^(e - 128) * code
+    half256,      // d                       w = d * code                         (d of 256 inputs)
     super32,      // d, s[8]                 w = d * s * code                     (s signed)
     super32_min,  // d, -m, s[8], n[8]       w = d * s * code + (-m) * n
     super16,      // d, s[16]                w = d * s * code                     (s signed)
@@ -93,7 +101,7 @@ struct Format {
                    : 1;
     }
     STOKER_INLINED constexpr int unit_inputs() const {
-        return scales >= Scales::super32 && scales <= Scales::odd16 ? 256 : 32;
+        return scales >= Scales::half256 && scales <= Scales::odd16 ? 256 : 32;
     }
     STOKER_INLINED constexpr int code_bytes() const {  // of a block of a tile; of an input for the float types
         switch (codes) {
@@ -103,6 +111,7 @@ struct Format {
             case Codes::two: return 128;
             case Codes::two1: return 192;
             case Codes::byte: return 512;
+            case Codes::ternary: return 112;  // a quarter of four blocks
             case Codes::grid: return signs_at() + (grid == Grid::iq1 ? 0 : 64);
             case Codes::f32: return 64;
             default: return 32;
@@ -111,7 +120,7 @@ struct Format {
     STOKER_INLINED constexpr int scale_bytes() const {  // of a unit of a tile
         switch (scales) {
             case Scales::none: return 0;
-            case Scales::half: return 32;
+            case Scales::half: case Scales::half256: return 32;
             case Scales::half_min: return 64;
             case Scales::power: return 16;
             case Scales::super32: return 32 + 128;
@@ -156,8 +165,8 @@ inline constexpr Format kFormats[] = {
     {23, 256, 136, Codes::nibble, Scales::super32, 128, 241, Table::iq4},       // IQ4_XS
     {29, 256, 56, Codes::grid, Scales::odd16, 9, 18, Table::iq1, 3, Grid::iq1},           // IQ1_M
     {30, 1, 2, Codes::bf16, Scales::none, 0, 0},                                // BF16
-    {34, 256, 54, Codes::two, Scales::super32, 1, 3},                           // TQ1_0
-    {35, 256, 66, Codes::two, Scales::super32, 1, 3},                           // TQ2_0
+    {34, 256, 54, Codes::ternary, Scales::half256, 2, 3},                       // TQ1_0
+    {35, 256, 66, Codes::two, Scales::half256, 1, 3},                           // TQ2_0
     {39, 32, 17, Codes::nibble, Scales::power, 12, 24, Table::mxfp4},           // MXFP4
     {kNibbles, 32, 20, Codes::nibble, Scales::single, 8, 15},
     {kBytes, 32, 36, Codes::byte, Scales::single, 128, 255},

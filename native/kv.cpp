@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "spread.hpp"
-
 namespace stoker {
 
 namespace {
@@ -20,39 +18,41 @@ void copy_columns(uint8_t* to, const uint8_t* from, size_t runs, size_t element,
     }
 }
 
-// Of a plane of elements, and of its scales if there are any.
+// Of a plane of floats.
 void copy_elements(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_keys, int32_t first, int32_t last) {
-    const size_t element = kv.type == KvType::f32 ? 4 : kv.type == KvType::f16 ? 2 : 1;
-    const bool are_halves = kv.type == KvType::q4 && !are_keys;
-    const size_t row = are_halves ? kv.head_size / 2 : kv.head_size * element;
+    const size_t element = kv.type == KvType::f32 ? 4 : 2, row = kv.head_size * element;
     if (are_keys) {
         copy_columns(to, from, kv.head_size, element, first, last);
     } else {
         std::memcpy(to + first * row, from + first * row, (last - first) * row);
     }
-    if (is_spread(kv.type)) {
-        const size_t codes = row * kPageTokens, scale = are_halves ? sizeof(uint16_t) : sizeof(float);
-        copy_columns(to + codes, from + codes, kv.head_size / kv.group(), scale, first, last);
-    }
 }
 
-// Of a plane of codes of 16 bits, whole or in bytes that lie apart.
-void copy_codes(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_keys, int32_t first, int32_t last) {
-    const bool whole = kv.type == KvType::i16;
-    const size_t head_size = kv.head_size, bytes = 2 * head_size * kPageTokens;
-    copy_columns(to + bytes, from + bytes, 1, sizeof(uint16_t), first, last);
-    if (are_keys) {
-        return copy_columns(to, from, head_size / 2, 4, first, last);
-    }
-    const int32_t positions = whole ? 2 : 4, element = whole ? 2 : 1;
-    for (size_t line = 0; line < bytes; line += 64) {  // of 16 elements and 2 or 4 positions
-        const int32_t position = int32_t(line % (32 * kPageTokens) / (whole ? 64 : 128)) * positions;
+// Lines of 64 bytes hold 16 elements of a few values, `element` bytes each; so do `planes` lines that follow each other.
+void copy_lines(uint8_t* to, const uint8_t* from, size_t bytes, int32_t planes, int32_t element, int32_t first, int32_t last) {
+    const int32_t positions = 4 / element;
+    for (size_t line = 0; line < bytes; line += 64) {
+        const int32_t position = int32_t(line / 64 / planes % (kPageTokens / positions)) * positions;
         for (int32_t i = std::max(first - position, 0); i < std::min(last - position, positions); ++i) {
             for (size_t at = line + i * element; at < line + 64; at += 4) {
                 std::memcpy(to + at, from + at, element);
             }
         }
     }
+}
+
+// Of a plane of codes, and of its scales.
+void copy_codes(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_keys, int32_t first, int32_t last) {
+    const size_t numbers = size_t(kv.head_size) * kPageTokens;
+    const bool are_halves = kv.type == KvType::q4 && !are_keys, are_grouped = is_grouped(kv.type);
+    const size_t bytes = are_halves ? kv.half_bytes() : are_grouped ? numbers : 2 * numbers;
+    if (are_keys) {
+        copy_columns(to, from, bytes / (4 * kPageTokens), 4, first, last);
+    } else {
+        copy_lines(to, from, bytes, kv.type == KvType::q16 ? 2 : 1, kv.type == KvType::i16 ? 2 : 1, first, last);
+    }
+    const size_t scale = are_grouped && !are_halves ? sizeof(float) : sizeof(uint16_t);
+    copy_columns(to + bytes, from + bytes, are_grouped ? kv.head_size / kv.group() : 1, scale, first, last);
 }
 
 }  // namespace
@@ -107,11 +107,8 @@ void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first,
         const uint8_t* from = data + part.offset;
         for (int32_t plane = 0; plane < 2 * part.num_heads; ++plane) {
             const bool are_keys = plane % 2 == 0;
-            if (is_coded(layout.type)) {
-                copy_codes(to, from, layout, are_keys, first, last);
-            } else {
-                copy_elements(to, from, layout, are_keys, first, last);
-            }
+            const bool are_codes = is_coded(layout.type) || is_grouped(layout.type);
+            (are_codes ? copy_codes : copy_elements)(to, from, layout, are_keys, first, last);
             to += are_keys ? layout.key_bytes() : layout.value_bytes();
             from += are_keys ? layout.key_bytes() : layout.value_bytes();
         }

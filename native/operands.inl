@@ -107,9 +107,26 @@ template <Format F> inline void decode_grid(const uint8_t* p, codes (&w)[8]) {
     }
 }
 
-template <Format F> inline void decode_codes(const uint8_t* p, codes (&w)[8]) {
+// One more than the first digit, 3 x / 256, of fractions of 256 in base 3: the upper two bits of 3/4 x + 64, rounded to fit.
+STOKER_FIX codes first_digit(const codes& x) { return field<6, 3>(average(x, average(x, minus(codes{}, 3)))); }
+
+// Block `j` of the four at `four`.
+inline void decode_ternary(const uint8_t* four, int j, codes (&w)[8]) {
+    codes digits = load_codes(four + 64 * j);
+    unroll<5>([&](auto g) {
+        w[g.value] = first_digit(digits);
+        digits = plus(digits, plus(digits, digits));
+    });
+    unroll<3>([&](auto g) { w[5 + g.value] = pairs_at(load_codes(four + 64 * (4 + g.value)), 2 * j); });
+}
+
+// Block `b` of a plane of codes.
+template <Format F> inline void decode_codes(const uint8_t* plane, int b, codes (&w)[8]) {
     constexpr Codes kind = F.codes;
-    if constexpr (kind == Codes::byte) {
+    const uint8_t* p = plane + size_t(b) * F.code_bytes();
+    if constexpr (kind == Codes::ternary) {
+        decode_ternary(p - b % 4 * F.code_bytes(), b % 4, w);
+    } else if constexpr (kind == Codes::byte) {
         unroll<8>([&](auto g) { w[g.value] = load_codes(p + 64 * g.value); });
     } else if constexpr (kind == Codes::grid) {
         decode_grid<F>(p, w);
@@ -147,7 +164,7 @@ template <Format F> inline void decode_scales(const uint8_t* plane, int b, Block
     const auto byte = [&](int at) { return to_f32(load_u8(unit + at)); };
     const auto signed_byte = [&](int at) { return to_f32(load_i8(reinterpret_cast<const int8_t*>(unit + at))); };
     const int i = b % blocks;
-    if constexpr (F.scales == Scales::half) {
+    if constexpr (F.scales == Scales::half || F.scales == Scales::half256) {
         out.d[0] = half(0);
     } else if constexpr (F.scales == Scales::half_min) {
         out.d[0] = half(0);
@@ -208,9 +225,8 @@ template <Format F, bool is_unsigned> struct PackedTile {
 
     Block<F> block(int b) const {
         fetch_ahead(b);
-        const uint8_t* p = code_plane + size_t(b) * F.code_bytes();
         Block<F> out;
-        decode_codes<F>(p, out.w);
+        decode_codes<F>(code_plane, b, out.w);
         decode_scales<F>(scale_plane, b, out);
         constexpr bool is_signed = F.codes == Codes::byte;
         if constexpr (F.offset != 0 && is_unsigned == is_signed) {  // 128 on or off is the same

@@ -47,13 +47,15 @@ void add_bits(const uint8_t* p, int shift, int mask, int up, uint8_t* out) {
 // TQ1_0: five inputs a byte in base 3, the first the most significant one, a byte being a fraction of 256:
 //
 //   32 bytes: inputs i, i + 32, ... i + 128 | 16 bytes: 160 + i, ... i + 64 | 4 bytes: 240 + i, ... i + 12
+//
+// Codes are one more than digits.
 void read_ternary(const uint8_t* p, int b, uint8_t* out) {
     constexpr uint8_t powers[] = {1, 3, 9, 27, 81};
     for (int i = 0; i < 32; ++i) {
-        const int k = 32 * b + i;
-        const int first = k < 160 ? 0 : k < 240 ? 160 : 240, width = k < 160 ? 32 : k < 240 ? 16 : 4;
-        const int at = (k < 160 ? 0 : k < 240 ? 32 : 48) + (k - first) % width;
-        out[i] = uint8_t(uint8_t(p[at] * powers[(k - first) / width]) * 3 >> 8);
+        const int half = 2 * b + i / 16;
+        const int at = half < 10 ? i : half < 15 ? 32 + i % 16 : 48 + i % 4;
+        const int digit = half < 10 ? b : half < 15 ? half - 10 : i % 16 / 4;
+        out[i] = uint8_t(1 + (uint8_t(p[at] * powers[digit]) * 3 >> 8));
     }
 }
 
@@ -124,14 +126,6 @@ void put_scales_iq4(uint8_t* plane, int o, const uint8_t* high, const uint8_t* l
     }
 }
 
-// TQ1_0, TQ2_0: one scale for all.
-void put_half_for_all(uint8_t* plane, int o, const uint8_t* half) {
-    put_half(plane, o, half);
-    for (int i = 0; i < 8; ++i) {
-        plane[32 + 16 * i + o] = 1;
-    }
-}
-
 void put_bytes(uint8_t* plane, int o, const uint8_t* p) {
     for (int i = 0; i < 16; ++i) {
         plane[16 * i + o] = p[i];
@@ -162,8 +156,8 @@ void put_scales(int32_t type, const uint8_t* p, uint8_t* plane, int o) {
             put_half(plane + 32, o, p + 2, true);
             return put_scales_min(plane + 64, o, p + 4);
         case 14: put_half(plane, o, p + 208); return put_bytes(plane + 32, o, p + 192);
-        case 34: return put_half_for_all(plane, o, p + 52);
-        case 35: return put_half_for_all(plane, o, p + 64);
+        case 34: return put_half(plane, o, p + 52);
+        case 35: return put_half(plane, o, p + 64);
         case 23: put_half(plane, o, p); return put_scales_iq4(plane + 32, o, p + 2, p + 4);
         default: return put_half(plane, o, p);
     }
@@ -198,8 +192,24 @@ void write_bits(const uint8_t (*w)[64], int shift, uint8_t* out) {
     }
 }
 
-void write_codes(Codes codes, const uint8_t (*w)[64], uint8_t* out) {
-    switch (codes) {
+// Block `j` of four, which are written in order.
+void write_ternary(const uint8_t (*w)[64], int j, uint8_t* four) {
+    for (int i = 0; i < 64; ++i) {
+        const int digits = (((w[0][i] * 3 + w[1][i]) * 3 + w[2][i]) * 3 + w[3][i]) * 3 + w[4][i] - 121;  // of ones
+        four[64 * j + i] = uint8_t((digits * 256 + 242) / 243);
+    }
+    for (int g = 0; g < 3; ++g) {
+        for (int i = 0; i < 64; ++i) {
+            const int others = j == 0 ? 0 : four[64 * (4 + g) + i];
+            four[64 * (4 + g) + i] = uint8_t(others | w[5 + g][i] << (2 * j));
+        }
+    }
+}
+
+// `b` is the number of the block in the file's, `out` its part of the plane.
+void write_codes(const Format& f, const uint8_t (*w)[64], int b, uint8_t* out) {
+    switch (f.codes) {
+        case Codes::ternary: return write_ternary(w, b % 4, out - b % 4 * f.code_bytes());
         case Codes::nibble: return write_nibbles(w, out);
         case Codes::nibble1: write_nibbles(w, out); return write_bits(w, 4, out + 256);
         case Codes::nibble2: write_nibbles(w, out); return write_pairs(w, 4, out + 256);
@@ -228,7 +238,7 @@ void pack_block(const Format& f, const uint8_t* source, size_t row_bytes, int ou
             std::memcpy(&w[g][4 * o], code + 4 * g, 4);
         }
     }
-    write_codes(f.codes, w, out);
+    write_codes(f, w, b, out);
 }
 
 void pack_quantised(const Format& f, const uint8_t* source, int outputs, int32_t cols, uint8_t* tile) {

@@ -23,6 +23,11 @@ constexpr bool kUnsignedCodes(int max_code) {
     return max_code <= 127;
 #endif
 }
+#if defined(__AVXVNNI__)
+constexpr bool kDotsBytes = true;
+#else
+constexpr bool kDotsBytes = false;
+#endif
 constexpr int kSmallRows = 4;
 constexpr int kPanelRows = 4;
 constexpr int kPanelTiles = 1;
@@ -88,9 +93,17 @@ template <int shift, int mask> STOKER_FIX codes field(codes x) {
     }
     return out;
 }
+STOKER_FIX codes average(codes a, codes b) {
+    STOKER_EACH(codes, Bytes(_mm256_avg_epu8(__m256i(a.v[i]), __m256i(b.v[i]))));
+}
 STOKER_FIX codes look_up(codes index, const uint8_t* table) {
     const __m256i row = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
     STOKER_EACH(codes, Bytes(_mm256_shuffle_epi8(row, __m256i(index.v[i]))));
+}
+template <int first> STOKER_FIX codes widened(codes x) {
+    constexpr int a = first, b = first + 1;
+    const __m128i order = _mm_setr_epi8(a, -1, b, -1, a + 4, -1, b + 4, -1, a + 8, -1, b + 8, -1, a + 12, -1, b + 12, -1);
+    STOKER_EACH(codes, Bytes(_mm256_shuffle_epi8(__m256i(x.v[i]), _mm256_broadcastsi128_si256(order))));
 }
 template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, codes w, quad a) {
 #if defined(__AVXVNNI__)

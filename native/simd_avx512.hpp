@@ -19,6 +19,7 @@
 namespace stoker::STOKER_ISA {
 
 constexpr bool kUnsignedCodes(int) { return true; }
+constexpr bool kDotsBytes = true;
 constexpr int kSmallRows = 8;
 constexpr int kPanelRows = 4;
 constexpr int kPanelTiles = 2;
@@ -50,15 +51,15 @@ inline void store_block(int8_t* p, i32x16 low, i32x16 high, int32_t (&sums)[2]) 
 }
 // Likewise the one in attention_codes.inl: two vectors of codes, then four, are packed into one.
 #define STOKER_STORE_SPLIT
-inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 (&sums)[2]) {
+template <int least> inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 (&sums)[2]) {
     const auto pairs = [&](int i) { return _mm512_packs_epi32(__m512i(x[i].v[0]), __m512i(x[i + 1].v[0])); };
     const __m512i a = pairs(0), b = pairs(2), half = _mm512_set1_epi16(128);
     const auto high_of = [&](__m512i codes) { return _mm512_srai_epi16(_mm512_add_epi16(codes, half), 8); };
     const auto low_of = [&](__m512i codes) { return _mm512_and_si512(codes, _mm512_set1_epi16(255)); };
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i h = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(high_of(a), high_of(b)));
-    const __m512i l = _mm512_max_epi8(_mm512_permutexvar_epi32(order, _mm512_packus_epi16(low_of(a), low_of(b))),
-                                      _mm512_set1_epi8(-127));
+    const __m512i packed = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low_of(a), low_of(b)));
+    const __m512i l = _mm512_max_epi8(packed, _mm512_set1_epi8(least));
     _mm512_storeu_si512(high, h);
     _mm512_storeu_si512(low, l);
     sums[0].v[0] = Integers(_mm512_dpbusd_epi32(__m512i(sums[0].v[0]), _mm512_set1_epi8(1), h));
@@ -91,6 +92,7 @@ template <int shift, int mask> STOKER_FIX codes field(codes x) {
     if constexpr (shift < 0) moved = _mm512_slli_epi16(moved, -shift);
     return {{Bytes(moved) & uint8_t(mask)}};
 }
+STOKER_FIX codes average(codes a, codes b) { return {{Bytes(_mm512_avg_epu8(__m512i(a.v[0]), __m512i(b.v[0])))}}; }
 STOKER_FIX codes look_up(codes index, const uint8_t* table) {
     const __m128i row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
     return {{Bytes(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(row), __m512i(index.v[0])))}};
@@ -111,6 +113,11 @@ template <int size> STOKER_FIX void look_up_entries(const uint16_t* grid, i32x16
     const __m512i found = look_up_words<size>(grid, both);
     a.v[0] = Integers(_mm512_and_si512(found, _mm512_set1_epi32(0xffff)));
     b.v[0] = Integers(_mm512_srli_epi32(found, 16));
+}
+template <int first> STOKER_FIX codes widened(codes x) {
+    constexpr int a = first, b = first + 1;
+    const __m128i order = _mm_setr_epi8(a, -1, b, -1, a + 4, -1, b + 4, -1, a + 8, -1, b + 8, -1, a + 12, -1, b + 12, -1);
+    return {{Bytes(_mm512_shuffle_epi8(__m512i(x.v[0]), _mm512_broadcast_i32x4(order)))}};
 }
 template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, codes w, quad a) {
     static_assert(is_unsigned);

@@ -96,6 +96,11 @@ STOKER_FIX void store_codes(uint8_t* p, const codes& x) {
 }
 STOKER_FIX codes as_codes(const i32x16& a) { STOKER_EACH(codes, Bytes(a.v[i])); }
 STOKER_FIX codes merge(const codes& a, const codes& b) { STOKER_EACH(codes, a.v[i] | b.v[i]); }
+STOKER_FIX codes plus(const codes& a, const codes& b) { STOKER_EACH(codes, a.v[i] + b.v[i]); }
+// Two bits of each byte, from the given one on.
+STOKER_FIX codes pairs_at(const codes& a, int bit) {
+    STOKER_EACH(codes, Bytes(Naturals(a.v[i]) >> bit & 0x03030303u));
+}
 STOKER_FIX codes minus(const codes& a, int offset) { STOKER_EACH(codes, a.v[i] - uint8_t(offset)); }
 
 // Four bytes of a row, as often as a register has room.

@@ -23,6 +23,11 @@ constexpr bool kUnsignedCodes(int max_code) {
     return max_code <= 127;
 #endif
 }
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr bool kDotsBytes = true;
+#else
+constexpr bool kDotsBytes = false;
+#endif
 constexpr int kSmallRows = 4;  // their sums take half of the 32 registers
 constexpr int kPanelRows = 4;
 constexpr int kPanelTiles = 1;
@@ -93,11 +98,18 @@ template <int shift, int mask> STOKER_FIX codes field(codes x) {
     }
     return out;
 }
+STOKER_FIX codes average(codes a, codes b) { STOKER_EACH(codes, vrhaddq_u8(a.v[i], b.v[i])); }
 STOKER_FIX codes look_up(codes index, const uint8_t* table) {
     const uint8x16_t row = vld1q_u8(table);
     STOKER_EACH(codes, vqtbl1q_u8(row, index.v[i]));
 }
 
+template <int first> STOKER_FIX codes widened(codes x) {
+    constexpr uint8_t a = first, b = first + 1, none = 255;
+    constexpr uint8_t kOrder[16] = {a, none, b, none, a + 4, none, b + 4, none, a + 8, none, b + 8, none, a + 12, none, b + 12, none};
+    const uint8x16_t order = vld1q_u8(kOrder);
+    STOKER_EACH(codes, vqtbl1q_u8(x.v[i], order));
+}
 template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, codes w, quad a) {
     const int8x16_t x = vreinterpretq_s8_u8(a.v);
 #if defined(__ARM_FEATURE_MATMUL_INT8)

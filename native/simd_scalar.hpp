@@ -10,6 +10,7 @@
 namespace stoker::scalar {
 
 constexpr bool kUnsignedCodes(int) { return true; }  // may dot() take the codes u8 as stored, if they go up to this?
+constexpr bool kDotsBytes = true;                    // is dot() one instruction? Otherwise dot_whole() takes fewer
 constexpr int kSmallRows = 1;                        // rows of one pass while weights stream from memory
 constexpr int kPanelRows = 1;                        // rows and weight tiles of one pass over a decoded panel
 constexpr int kPanelTiles = 1;
@@ -36,9 +37,9 @@ inline float reduce_max(const f32x16& a) {
     return out;
 }
 inline int32_t reduce_add_i32(const i32x16& a) {
-    int32_t out = 0;
-    for (int i = 0; i < 16; ++i) out += a.v[i][0];
-    return out;
+    uint32_t out = 0;
+    for (int i = 0; i < 16; ++i) out += uint32_t(a.v[i][0]);
+    return int32_t(out);
 }
 // Bit i: whether a < b in lane i.
 inline uint32_t lanes_below(const f32x16& a, const f32x16& b) {
@@ -92,9 +93,17 @@ inline f32x16 load_bf16(const uint16_t* p) { STOKER_EACH(f32x16, Floats(Naturals
 template <int shift, int mask> inline codes field(const codes& x) {
     STOKER_EACH(codes, (shift >= 0 ? x.v[i] >> (shift & 7) : x.v[i] << (-shift & 7)) & uint8_t(mask));
 }
+// Of each byte, rounded up.
+inline codes average(const codes& a, const codes& b) {
+    STOKER_EACH(codes, (a.v[i] | b.v[i]) - ((a.v[i] ^ b.v[i]) >> 1));
+}
 inline codes look_up(const codes& index, const uint8_t* table) {
     const auto at = [&](int i, int j) { return table[index.v[i][j]]; };
     STOKER_EACH(codes, (Bytes{at(i, 0), at(i, 1), at(i, 2), at(i, 3)}));
+}
+// Bytes `first` and first + 1 of each four, as a pair of 16 bits.
+template <int first> inline codes widened(const codes& x) {
+    STOKER_EACH(codes, (Bytes{x.v[i][first], 0, x.v[i][first + 1], 0}));
 }
 // acc[o] += sum of w[o][j] * a[j] over 4 inputs: exact in 32 bits. is_unsigned: codes are u8 up to max_code, otherwise s8.
 template <int max_code, bool is_unsigned> inline i32x16 dot(i32x16 acc, const codes& w, quad a) {

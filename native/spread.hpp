@@ -11,7 +11,7 @@
 
 namespace stoker {
 
-constexpr bool is_spread(KvType type) { return type == KvType::q8 || type == KvType::q4; }
+constexpr bool is_spread(KvType type) { return is_grouped(type); }
 
 // x = H x / sqrt(m) for each run of m elements, where m is the largest power of two that divides n, and H the Hadamard matrix of
 // that size. Done twice, it is x again, but for rounding.

@@ -6,6 +6,7 @@
 #include "attention_codes.inl"
 #include "attention_q16.inl"
 #include "attention_i16.inl"
+#include "attention_groups.inl"
 #include "attention_write.inl"
 #include "attention_table.inl"
 #include "recurrent.inl"

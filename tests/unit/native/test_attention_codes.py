@@ -16,8 +16,9 @@ from tests.unit.native.tiny import F64, Built, Reference, Slots, Tiny, build, to
 
 _SPAN = 512
 TYPES = ("q16", "i16")
-_COARSENESS = {"q16": 1, "i16": 2.5}
-"""Of codes, beside those of q16: 8191 steps instead of 32639 for values, 46300 for the length of a key."""
+_ALL_TYPES = (*TYPES, "q8", "q4")
+_COARSENESS = {"q16": 1, "i16": 2.5, "q8": 100, "q4": 1000}
+"""Of codes, beside those of q16: 8191 steps instead of 32639 for values, 46300 for the length of a key; few bits."""
 
 
 class CodedReference(Reference, ABC):
@@ -195,7 +196,7 @@ IDS = [1 + i % 11 for i in range(77)]
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kernels", _native.kernel_names())
-@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("kv_type", _ALL_TYPES)
 def test_extreme_keys_and_values(
     columns: dict[str, dict[int, float]], bound: float, kv_type: str, kernels: str
 ) -> None:
@@ -211,7 +212,7 @@ def test_extreme_keys_and_values(
 @pytest.mark.parametrize("kernels", _native.kernel_names())
 @pytest.mark.parametrize("matrix", ["key", "value", "query"])
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("kv_type", _ALL_TYPES)
 def test_what_is_no_number_touches_those_alone_who_see_it(
     matrix: str, number: float, kv_type: str, kernels: str
 ) -> None:

@@ -30,6 +30,7 @@ VARIANTS = {
     "a bias of norms": Tiny(norm="rms_biased", has_post_norms=True),
     "a bias of the head": Tiny(vocab_size=37, is_tied=False, has_head_bias=True),
     "mixers side by side": Tiny(mixers=("attention", "mamba2"), num_layers=4, are_beside=True),
+    "chunks": Tiny(windows=(33, 0), has_chunks=True, rope_dim=8),
     "Mamba 2": Tiny(mixers=("mamba2", "attention", "mamba2"), num_layers=3),
 }  # fmt: skip
 

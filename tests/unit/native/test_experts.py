@@ -20,6 +20,7 @@ NUMBERS = {
         **COMMON, routing="softmax_of_chosen", activation="swiglu_clamped", has_biases=True, has_sinks=True
     ),
     "one of many": Tiny(num_experts=60, used_experts=1, routing="sigmoid"),
+    "weighted inputs": Tiny(**COMMON, routing="sigmoid_of_chosen", weighs_input=True),
     "large ones": Tiny(**COMMON, types=("F16", "F32"), expert_size=160, feed_forward_size=32),
 }
 BITS = {

@@ -187,8 +187,7 @@ def test_packing_keeps_the_files_size(name: str) -> None:
 @pytest.mark.parametrize("name", GRID_TYPES)
 def test_entries_of_grids_are_packed_as_entries(name: str) -> None:
     source = file_bytes(name, 256, 2048, np.random.default_rng(5))
-    limit = 1.4 if name == "TQ1_0" else 1.13  # whose five inputs a byte are packed as those of TQ2_0
-    assert _native.packed_bytes(int(gguf.GGMLQuantizationType[name]), 256, 2048) <= limit * source.size
+    assert _native.packed_bytes(int(gguf.GGMLQuantizationType[name]), 256, 2048) <= 1.13 * source.size
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)

@@ -33,6 +33,8 @@ class Tiny:
     feed_forward_size: int = 96
     num_layers: int = 2
     windows: Sequence[int] = (0,)
+    has_chunks: bool = False
+    """Windows do not slide, and queries of layers without one grow with their position."""
     activation: str = "silu"
     pairs: str = "halves"
     rope_dim: int = 16
@@ -50,6 +52,8 @@ class Tiny:
     used_experts: int = 3
     expert_size: int = 64
     routing: str = "softmax"
+    weighs_input: bool = False
+    """Of experts, instead of what they give."""
     has_sinks: bool = False
     mixers: Sequence[str] = ("attention",)
     """Of the layers in turn."""
@@ -135,7 +139,7 @@ def build(tiny: Tiny) -> Built:
     description = {
         **{name: getattr(t, name) for name in _PLAIN},
         "norm_eps": 1e-5,
-        "query_scales": None,
+        "query_scales": query_scales(t).astype(np.float32) if t.has_chunks else None,
         "sees_ahead": t.is_encoder,
         "replaces_stream": t.is_encoder,
         "embedding_norm": norm(b, "embedding_norm", True, t.hidden_size, t.is_encoder),
@@ -169,6 +173,10 @@ def norm(b: Builder, name: str, is_of_stream: bool, size: int, wanted: bool = Tr
 
 def slopes(t: Tiny) -> F64:
     return 0.5 ** np.arange(1, t.num_heads + 1, dtype=np.float64)
+
+
+def query_scales(t: Tiny) -> F64:
+    return 1 + np.arange(t.num_positions) // 8 / 8
 
 
 def _layer(b: Builder, i: int) -> dict[str, Any]:
@@ -220,8 +228,8 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         "xielu": _XIELU,
         "rope": 0,
         "window": t.windows[i % len(t.windows)],
-        "is_chunked": False,
-        "scales_queries": True,
+        "is_chunked": t.has_chunks and t.windows[i % len(t.windows)] > 0,
+        "scales_queries": t.windows[i % len(t.windows)] == 0,
         **(streams.of_layer(b, i) if t.has_streams else {}),
     }
 
@@ -236,7 +244,7 @@ def _experts(b: Builder, i: int) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "count": count, "used": t.used_experts, "size": t.expert_size, "num_groups": 4, "used_groups": 2,
-        "routing": t.routing, "is_normalised": True, "scale": 1.5, "weighs_input": False, "is_ahead": False,
+        "routing": t.routing, "is_normalised": True, "scale": 1.5, "weighs_input": t.weighs_input, "is_ahead": False,
         "selection_bias": b.vector(f"{i}.selection_bias", count),
         **dict.fromkeys(("router_norm", "norm", "block_norm", "post_norm", "output_scales"), -1),
         **{name: b.matrix(f"{i}.experts.{name}", *shape) for name, shape in shapes.items()},
@@ -344,8 +352,14 @@ class Reference:
         weights = scores[chosen]
         if self.t.routing == "softmax_of_chosen":
             weights = np.exp(weights - weights.max())
+        elif self.t.routing == "sigmoid_of_chosen":
+            weights = 1 / (1 + np.exp(-weights))
         weights = 1.5 * weights / weights.sum()
         gate, up = (self.linear(f"{i}.experts.{name}", row).reshape(count, size) for name in ("gate", "up"))
+        if self.t.weighs_input:
+            by_expert = np.ones((count, 1))
+            by_expert[chosen, 0], weights = weights, np.ones_like(weights)
+            gate, up = gate * by_expert, up * by_expert
         down = self.w[f"{i}.experts.down"].reshape(count, hidden, size)
         bias = np.asarray(self.w.get(f"{i}.experts.down.bias", np.zeros(count * hidden))).reshape(count, hidden)
         results = [down[e] @ self.activate(gate[e], up[e]) + bias[e] for e in chosen]
@@ -360,6 +374,10 @@ class Reference:
         past = np.arange(n)[:, None] - np.arange(n)[None, :]
         window = t.windows[i % len(t.windows)]
         self.sinks = self.w.get(f"{i}.sinks", self.sinks)
+        if t.has_chunks and window:
+            past = np.where(np.arange(n)[:, None] // window == np.arange(n)[None, :] // window, past, -1)
+        elif t.has_chunks:
+            q = q * query_scales(t)[:n, None, None]
         seen = np.abs(past) <= (window // 2 if window else n) if t.is_encoder else (past >= 0) & (past < (window or n))
         y = self.attend(q * t.attention_scale, k, v, seen)
         return y / (1 + np.exp(-self.linear(f"{i}.mixed_gate", x))) if t.has_gates else y

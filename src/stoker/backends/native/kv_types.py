@@ -14,7 +14,7 @@ from stoker.errors import ConfigError
 
 KVType: TypeAlias = Literal["f32", "f16", "q8", "q4", "q16", "i16"]
 
-_VERSIONS: dict[KVType, int] = {"q8": 3}
+_VERSIONS: dict[KVType, int] = {"q8": 4, "q4": 2}
 """Of the bytes of a type; 1 if it is not here."""
 _MAX_CODED_HEAD = 512
 """Elements of a head whose sums of products of 16-bit codes fit into 32 bits: native/attention.hpp."""
@@ -44,7 +44,7 @@ def element_bytes(kv_type: KVType, head_size: int) -> float:
     elements_per_scale = 32 if head_size % 32 == 0 else 16
     coded = 2 + 2 / head_size
     q8 = 1 + 4 / elements_per_scale
-    q4 = (q8 + 0.5 + 2 / elements_per_scale) / 2
+    q4 = (q8 + 0.5 * -(-head_size // 32) * 32 / head_size + 2 / elements_per_scale) / 2
     return {"f32": 4.0, "f16": 2.0, "q8": q8, "q4": q4, "q16": coded, "i16": coded}[kv_type]
 
 

@@ -24,6 +24,7 @@ from stoker.backends.native.huge_pages import lies_in_small_pages, prefer_huge_p
 from stoker.backends.native.layer_parts import Linear, Norm
 from stoker.backends.native.layout import F32, Layout, PlacedMatrix, PlacedVector, plan_layout
 from stoker.backends.native.packed_file import DIRECTORY_BYTES, PackedStore, Sink, fingerprint
+from stoker.backends.native.packed_reading import Reading
 from stoker.backends.native.packed_writing import Writing, copy_packed
 from stoker.backends.native.plain_rows import plain_rows
 from stoker.errors import ModelFileInvalid, ResourceExhausted
@@ -46,9 +47,13 @@ class Weights:
     """It is a file, and other processes with the same model use the same memory."""
     writing: Writing | None = None
     """Of the file, for the next start; None = it is there, or there is to be none."""
+    reading: Reading | None = None
+    """Of the file that is mapped, ahead of its use; None = the memory is no file."""
 
     def close(self) -> None:
         """Waits for a file that is being written, but not for long. The memory goes with its last user."""
+        if self.reading is not None:
+            self.reading.close()
         if self.writing is not None:
             self.writing.close()
 
@@ -102,7 +107,7 @@ def load_weights(
         copied = _in_memory(layout.num_bytes, partial(copy_packed, found))
         found.close()  # what of it the kernel keeps in its cache serves the next start
         return Weights(copied, layout, is_shared=False)
-    return Weights(found, layout, is_shared=True)
+    return Weights(found, layout, is_shared=True, reading=Reading(found))
 
 
 def pack_weights(
