@@ -106,7 +106,7 @@ def test_a_grammar_accepts_what_it_says(answers: Answers, grammar: str, good: li
         ("root ::= [z-a]", "a range from a lower to a higher character"),
         (r'root ::= "\q"', "an escape sequence"),
         (r'root ::= "\uD800"', "a character of Unicode"),
-        ("root ::= " + "(" * 100, "at most 64 groups"),
+        ("root ::= " + "(" * 100, "at most 64 nested groups"),
         ("root ::= <[1]> <no such token>", "a token, as"),
     ],
 )

@@ -114,8 +114,10 @@ def test_a_large_share_is_used():
 
 def test_what_does_not_fit_into_a_share_is_refused_with_numbers():
     needs = kv_needs(ctx_size=3000, num_replicas=2)
-    with pytest.raises(ConfigError, match=r"m gets 2 MiB of it, that is 1024 tokens .* 3000 are wanted.* 6 MiB in all"):
+    with pytest.raises(
+        ConfigError, match=r"m gets 2 MiB of it, that is 1024 tokens .* 3000 are requested.* 6 MiB in total"
+    ):
         within_kv_share(needs, EngineConfig(ctx_size=3000), 2)
-    with pytest.raises(ConfigError, match="2500 are wanted"):
+    with pytest.raises(ConfigError, match="2500 are requested"):
         within_kv_share(needs, EngineConfig(kv_tokens=5000), 2)
     assert within_kv_share(needs, EngineConfig(), 2).ctx_size == 1024
