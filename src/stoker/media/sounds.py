@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import cast
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -29,7 +29,8 @@ _CODECS = ("pcm_", "mp3", "mp2", "flac", "aac", "alac", "opus", "vorbis")
 """What codecs begin with that are decoded."""
 _OPTIONS = {"protocol_whitelist": "none", "enable_drefs": "0"}
 """A file names no other file that would be opened."""
-
+_BROKEN_TAGS: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.partition(".")[0]) < 19 else {}
+"""Tags that are not UTF-8 are no reason to refuse a file; newer versions of PyAV take them without being told."""
 
 _TRIAL_RATE = 8_000
 _TRIAL = wav_header(_TRIAL_RATE, _TRIAL_RATE) + bytes(2 * _TRIAL_RATE)
@@ -80,7 +81,7 @@ def _opened(data: bytes) -> Generator[InputContainer]:
     name = sound_format(data)
     if name is None:
         raise FileRefused("is in a format that is not supported")
-    with av.open(io.BytesIO(data), "r", format=name, metadata_errors="ignore", options=_OPTIONS) as container:
+    with av.open(io.BytesIO(data), "r", format=name, options=_OPTIONS, **_BROKEN_TAGS) as container:
         yield container
 
 
