@@ -89,8 +89,8 @@ LOGITS = {
     ("streams", "i16"): "28dbe83baaf4ff9a",
     ("chunks", "f32"): "1433e3b42fdf554c",
     ("chunks", "f16"): "e2cb03c727e656e4",
-    ("chunks", "q8"): "4c3ed3263b78f040",
-    ("chunks", "q4"): "abd16e9d2370328e",
+    ("chunks", "q8"): "c997a2588d7238bc",
+    ("chunks", "q4"): "4f7cdd7d79a29835",
     ("chunks", "q16"): "ecc52b0e27be08ea",
     ("chunks", "i16"): "bbb01b235b10c1ab",
 }
