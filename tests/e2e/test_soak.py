@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import Server, serving
+from tests.waiting import wait_until
 
 NUM_CLIENTS = 64
 DURATION_S = 60
@@ -109,5 +110,5 @@ def test_many_impatient_clients_on_a_small_pool(smollm2_path: Path, tmp_path: Pa
         assert model["kv_retained"] <= model["kv_capacity"] == 2048
         assert outcomes["complete"] > 0
         assert outcomes["left"] + outcomes["cancelled"] > 0
-        assert num_handles(server.pid) <= handles + 4
+        wait_until(lambda: num_handles(server.pid) <= handles + 4)  # the last connections are closed a little later
         assert own_bytes(server.pid) - before < 24 * 2**20
