@@ -113,8 +113,7 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     Raises:
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
-    asked = _with_readable_results(asked, model.card)
-    prompt, media = rendered(asked, model), media_of(asked.messages)
+    prompt, media = _rendered(asked, model)
     chat_format = model.chat_format
     begun = _begun_thought(asked, model)
     ends = (CHATML_END,) if model.card.chat_template is None else ()
@@ -165,19 +164,23 @@ def rendered(asked: Conversation, model: ChatModel) -> str:
         InvalidInput: the chat template refused the messages, or left out an image.
         UnsupportedParameter: the model does not take what is in the messages.
     """
+    return _rendered(asked, model)[0]
+
+
+def prompt_question(asked: Conversation, model: ChatModel) -> CountTokens:
+    """Asks how long the prompt of a conversation is, with its files. For errors see `rendered`."""
+    return CountTokens(*_rendered(asked, model))
+
+
+def _rendered(asked: Conversation, model: ChatModel) -> tuple[str, tuple[Media, ...]]:
+    """The prompt's text, and the files whose markers are in it. For errors see `rendered`."""
     asked = _with_readable_results(asked, model.card)
     media = media_of(asked.messages)
     check_media(model.card, media)
     prompt = _render(asked, model)
     if any(file.marker not in prompt for file in media):
         raise TemplateError("the chat template leaves out an image or a recording of the messages")
-    return prompt
-
-
-def prompt_question(asked: Conversation, model: ChatModel) -> CountTokens:
-    """Asks how long the prompt of a conversation is, with its files. For errors see `rendered`."""
-    asked = _with_readable_results(asked, model.card)
-    return CountTokens(rendered(asked, model), media_of(asked.messages))
+    return prompt, media
 
 
 def _with_readable_results(asked: Conversation, card: ModelCard) -> Conversation:
