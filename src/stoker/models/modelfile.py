@@ -51,6 +51,8 @@ def with_parameters(preset: Preset, parameters: Mapping[str, object]) -> Preset:
     Raises:
         InvalidInput: a parameter is unknown, or its value is out of range.
     """
+    sampling = {name: value for name, value in preset.sampling.items() if name not in parameters}  # `stop` adds up
+    preset = msgspec.structs.replace(preset, sampling=sampling)
     for name, given in parameters.items():
         for value in cast("list[object]", given) if isinstance(given, list) else [given]:
             changes = _parameter(preset, f"parameters.{name}", name, str(value))

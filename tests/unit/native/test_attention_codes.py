@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stoker import _native
 from tests.unit.native.packed import pack
 from tests.unit.native.test_decoder_numbers import computed, relative_error
-from tests.unit.native.tiny import F64, Built, Reference, Slots, Tiny, build, token_ids
+from tests.unit.native.tiny import ATTENTIONS, F64, Built, Reference, Slots, Tiny, build, token_ids
 
 _SPAN = 512
 TYPES = ("q16", "i16")
@@ -115,14 +115,7 @@ def low_byte(codes: F64) -> F64:
     return (codes + 128) % 256 - 128
 
 
-@pytest.mark.parametrize(
-    "tiny",
-    [
-        Tiny(), Tiny(head_size=64, sharpness=8), Tiny(head_size=48, windows=(7, 0), attention_softcap=2.0),
-        Tiny(num_heads=14, num_kv_heads=1, head_size=80, rope_dim=80),
-    ],
-    ids=["plain", "sharp", "capped", "many queries"],
-)  # fmt: skip
+@pytest.mark.parametrize("tiny", ATTENTIONS.values(), ids=ATTENTIONS)
 @pytest.mark.parametrize("kv_type", TYPES)
 def test_only_codes_are_rounded(tiny: Tiny, kv_type: str) -> None:
     """A quarter of what codes cost is left for those that float32 rounds otherwise: weights are exact to 3e-6."""

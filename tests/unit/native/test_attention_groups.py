@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.unit.native.test_decoder_numbers import computed, relative_error
-from tests.unit.native.tiny import F64, Built, Reference, Slots, Tiny, build, token_ids
+from tests.unit.native.tiny import ATTENTIONS, F64, Built, Reference, Slots, Tiny, build, token_ids
 
 _SPAN = 512
 _MOST_CODE = 127 * 256 + 127
@@ -77,14 +77,7 @@ def four_bits(groups: F64) -> tuple[F64, F64]:
     return codes, scales
 
 
-@pytest.mark.parametrize(
-    "tiny",
-    [
-        Tiny(), Tiny(head_size=64, sharpness=8), Tiny(head_size=48, windows=(7, 0), attention_softcap=2.0),
-        Tiny(num_heads=14, num_kv_heads=1, head_size=80, rope_dim=80),
-    ],
-    ids=["plain", "sharp", "capped", "many queries"],
-)  # fmt: skip
+@pytest.mark.parametrize("tiny", ATTENTIONS.values(), ids=ATTENTIONS)
 @pytest.mark.parametrize("kv_type", ["q8", "q4"])
 def test_only_codes_are_rounded(tiny: Tiny, kv_type: str) -> None:
     """A code that float32 rounds otherwise costs a step of it: that is rare."""

@@ -81,6 +81,15 @@ class Tiny:
         return self.sharpness * self.head_size**-0.5
 
 
+ATTENTIONS = {
+    "plain": Tiny(),
+    "sharp": Tiny(head_size=64, sharpness=8),
+    "capped": Tiny(head_size=48, windows=(7, 0), attention_softcap=2.0),
+    "many queries": Tiny(num_heads=14, num_kv_heads=1, head_size=80, rope_dim=80),
+}
+"""In which codes of keys and values are looked at."""
+
+
 @dataclass
 class Built:
     """The packed memory, its description, and the weights as floats by the same names."""

@@ -219,6 +219,9 @@ def test_create_has_a_base_a_system_prompt_and_parameters(download: Path):
     assert read_presets() == {"mine": made}
     assert call(app, "POST", "create", model="other:latest", **{"from": "mine", "parameters": {"top_k": 3}}).is_success
     assert read_presets()["other"] == msgspec.structs.replace(made, sampling={"stop": ["a", "b"], "top_k": 3})
+    again: dict[str, Any] = {"from": "other", "parameters": {"stop": ["a", "b"]}}
+    assert call(app, "POST", "create", model="other", **again).is_success
+    assert read_presets()["other"].sampling == {"stop": ["a", "b"], "top_k": 3}, "a parameter that is given replaces"
     shown = call(app, "POST", "show", model="other").json()
     assert (shown["system"], shown["details"]["parent_model"]) == ("Be brief.", "hf.co/org/repo:m.gguf")
     assert shown["parameters"].splitlines() == ["num_ctx 64", 'stop "a"', 'stop "b"', "top_k 3"]
