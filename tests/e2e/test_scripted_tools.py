@@ -27,8 +27,8 @@ hunk: "*** Add File: " /(.+)/ LF ("+" /(.*)/ LF)+
 """
 
 
-def call(text: str) -> str:
-    arguments = json.dumps({"name": "apply_patch", "arguments": {"input": text}}, ensure_ascii=False)
+def call(text: str, *, escapes: bool = False) -> str:
+    arguments = json.dumps({"name": "apply_patch", "arguments": {"input": text}}, ensure_ascii=escapes)
     return f"<tool_call>\n{arguments}\n</tool_call>"
 
 
@@ -40,6 +40,7 @@ SCRIPT: list[Any] = [
     {"when": "21 degrees", "text": "It is warm."},
     {"when": "weather", "text": f"<think>\n{THOUGHT}\n</think>\n\n{WEATHER}"},
     {"when": "wrongly", "text": call("no patch")},
+    {"when": "in escape sequences", "text": call(PATCH, escapes=True)},
     call(PATCH),
 ]
 
@@ -78,6 +79,13 @@ def test_a_conversation_calls_a_custom_tool(client: Any):
     messages += [message.model_dump(exclude_none=True), result]
     last = client.chat.completions.create(model="", messages=messages, tools=[in_chat()])
     assert last.choices[0].message.content == "It is done."
+
+
+def test_a_model_may_write_escape_sequences(client: Any):
+    assert "\\u00e9" in call(PATCH, escapes=True)
+    messages: list[Any] = [{"role": "user", "content": "Add a file, in escape sequences."}]
+    message = client.chat.completions.create(model="", messages=messages, tools=[in_chat()]).choices[0].message
+    assert message.tool_calls[0].custom.input == PATCH
 
 
 def test_a_response_calls_a_custom_tool(client: Any):

@@ -21,6 +21,7 @@ NUM_CLIENTS = 64
 DURATION_S = 60
 WAIT_S = 120
 TOPICS = ["dogs", "the sea", "a long journey by train", "how bread is made", "the moon", "an old house", "rain"]
+CONSTRAINED = {"prompt": "hi", "max_tokens": 4, "response_format": {"type": "json_object"}}
 SYSTEM = "You are a patient storyteller who never hurries and who likes to describe small things. " * 4
 
 
@@ -100,6 +101,8 @@ def test_many_impatient_clients_on_a_small_pool(smollm2_path: Path, tmp_path: Pa
     sizes = ["--kv-tokens", "2048", "--ctx-size", "1024", "--parallel", "16", "--max-queue", "96"]
     sizes += ["--cache-ram", "16"]  # MiB: full before the memory is first read
     with serving(str(smollm2_path), *sizes, log=tmp_path / "log") as server:
+        # A grammar, because an engine that is idle for some seconds starts the process that reads them.
+        httpx.post(f"{server.url}/v1/completions", json=CONSTRAINED, trust_env=False, timeout=WAIT_S).raise_for_status()
         asyncio.run(load(server.url, DURATION_S / 4, seed=0))  # caches, pools and interned strings find their size
         settled(server)
         before, handles = own_bytes(server.pid), num_handles(server.pid)

@@ -58,6 +58,8 @@ class CallSource:
     """What of the tools' schemas is not enforced, in words."""
     doubtful: tuple[str, ...]
     """Bodies of terminals that perhaps no text matches. The engine would notice it in the middle of an answer."""
+    is_json: bool
+    """See `Source.is_json`."""
 
 
 def call_source(plan: Json, pieces: Pieces, relaxed: Collection[int] = ()) -> CallSource:
@@ -156,6 +158,7 @@ class _Plan:
         self._dropped: list[str] = []
         self._any_tool = ""
         self._lowered: dict[int, Lowered] = {}
+        self._is_json = True
 
     def source(self) -> CallSource:
         plan = self._plan
@@ -171,7 +174,9 @@ class _Plan:
         more = f"({between} ({' | '.join(marked)}))* {between}" if marked and plan["most"] is None else ""
         options = [*self._content(), *(f"{first} {more}" for first in firsts), *self._opened(rests, more)]
         lines = [f"start: {' | '.join(options)}", "TEXT: /(?s:.+)/", *self._rules.lines]
-        return CallSource("\n".join(lines), tuple(dict.fromkeys(self._dropped)), tuple(self._rules.doubtful))
+        return CallSource(
+            "\n".join(lines), tuple(dict.fromkeys(self._dropped)), tuple(self._rules.doubtful), self._is_json
+        )
 
     def _first(self, group: Json, rest: str, between: str) -> str:
         """The first calls, and what may come before them."""
@@ -265,6 +270,7 @@ class _Plan:
         return {"$defs": {}} | self._lowered[index].schema
 
     def _members(self, part: Json) -> str:
+        self._is_json &= part["notation"] == "python"
         schema = self._schema(part["members"])
         options = [each for each in _objects(schema, schema["$defs"]) if is_object(each)]
         try:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarInvalid, GrammarTooComplex, InvalidInput, Overloaded, UnsupportedSchema
+from stoker.grammars.escapes import JsonConstraint, Spellings
 from stoker.grammars.lowering import Lowering
 from stoker.grammars.matcher import GrammarConstraint
 from stoker.grammars.sources import Order, Source, of_lark, source_of
@@ -84,6 +85,7 @@ class GrammarCompiler:
         self._vocabulary = vocabulary
         self._limits = limits or Limits()
         self._tokenizer: LLTokenizer | None = None
+        self._spellings: Spellings | None = None
         self._lowering = Lowering(vocabulary) if is_apart else None
         self._room = threading.BoundedSemaphore(self._limits.max_waiting)
         self._lock = threading.Lock()
@@ -196,7 +198,7 @@ class GrammarCompiler:
         if self._tokenizer is None:
             if self._lowering is not None:
                 self._lowering.start()  # while the tokenizer is made
-            self._tokenizer = engine_tokenizer(self._vocabulary)
+            self._tokenizer, self._spellings = engine_tokenizer(self._vocabulary)
         return self._tokenizer
 
     def _keep(self, grammar: GrammarText, compiled: Compiled, num_chars: int) -> None:
@@ -228,7 +230,9 @@ class GrammarCompiler:
             ),
         )
         vocabulary = self._vocabulary
-        constraint = GrammarConstraint(matcher, vocabulary.tokenizer.vocab_size, vocabulary.eog_token_ids)
+        names = (matcher, vocabulary.tokenizer.vocab_size, vocabulary.eog_token_ids)
+        spellings = self._spellings if source.is_json else None
+        constraint = JsonConstraint(*names, spellings) if spellings else GrammarConstraint(*names)
         if not matcher.is_error():
             constraint.mask()
         if matcher.is_error():

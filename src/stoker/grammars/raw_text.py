@@ -23,6 +23,11 @@ _FORMATS: Final = {
     "uri": rf"[a-z][a-z0-9+.\-]{{0,20}}:\/\/{_HOST}(?:\/[A-Za-z0-9._~!$&'()*+,;=:@\-]*)*(?:\?[A-Za-z0-9._~&=+\-]*)?",
 }
 """Expressions for texts of the formats that stay in lowered schemas; some texts that are of them are missing."""
+_NUMERIC: Final = (
+    r"\\u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
+    r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""Characters of JSON by their numbers, in pairs of surrogates where they need them."""
 ANY_TEXT: Final = "/(?s:.*)/"
 
 
@@ -57,7 +62,7 @@ def loose_terminal(wanted: str | None) -> str:
 def quoted_terminal(wanted: str | None) -> str:
     """The body of a terminal for a text in JSON's quotes, without escapes where something is wanted of it."""
     plain = r'/[^"\\<\x00-\x1f]*/'
-    return rf'/"/ (({wanted}) & {plain}) /"/' if wanted else r'/"(?:[^"\\<\x00-\x1f]|\\[nrtbf\\"])*"/'
+    return rf'/"/ (({wanted}) & {plain}) /"/' if wanted else rf'/"(?:[^"\\<\x00-\x1f]|\\[nrtbf\\"\x2f]|{_NUMERIC})*"/'
 
 
 def strings(schema: Json, definitions: dict[str, Json]) -> Json:

@@ -63,6 +63,8 @@ class Source:
     """See `CallSource.doubtful`."""
     tools: tuple[tuple[str, bool], ...] = ()
     """Of an answer that may call tools: their names, and whether their arguments must be enforced."""
+    is_json: bool = False
+    """Backslashes stand in strings of JSON only, or where any text may stand."""
 
 
 def source_of(order: Order, names: Names) -> Source:
@@ -107,20 +109,21 @@ def _of_calls(order: Order, names: Names) -> Source:
     source = call_source(plan, names.pieces, order.relaxed)
     grammars: list[Json] = [{"lark_grammar": source.lark}]
     dropped = (*source.dropped, *order.relaxed.values())
+    is_json = source.is_json
     if is_object(plan["content"]):
         content = source_of(Order(GrammarText(**plan["content"])), names)
         grammars.append({"name": "content", **json.loads(content.text)["grammars"][0]})
         dropped = (*content.dropped, *dropped)
-    return Source(json.dumps({"grammars": grammars}), dropped, source.doubtful, tools)
+        is_json &= content.is_json
+    return Source(json.dumps({"grammars": grammars}), dropped, source.doubtful, tools, is_json)
 
 
 def _of_schema(grammar: GrammarText, text: str) -> Source:
     lowered = lower(text, is_strict=grammar.is_strict)
     whitespace = WHITESPACE if grammar.whitespace is None else grammar.whitespace
     options = {"whitespace_pattern": whitespace, "json_allowed_escapes": ESCAPES}
-    return Source(
-        json.dumps({"grammars": [{"json_schema": {**lowered.schema, "x-guidance": options}}]}), lowered.dropped
-    )
+    text = json.dumps({"grammars": [{"json_schema": {**lowered.schema, "x-guidance": options}}]})
+    return Source(text, lowered.dropped, is_json=True)
 
 
 def _choices(text: str) -> str:

@@ -1,0 +1,333 @@
+r"""Escape sequences in strings of JSON that the grammar engine does not know: `\u00e9`, `\ud83d\ude00` and `\/`.
+
+The engine follows one spelling of each character, so that no key can be written twice. Where a model writes another
+spelling, the engine is given the character: so it satisfies whatever the string has to satisfy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.grammars.matcher import GrammarConstraint
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_WHOLE: Final = re.compile(r"\\/|\\u(?:(?!d[89a-f])[0-9a-f]{4}|d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})")
+_BEGUN: Final = re.compile(r"\\u(?:[0-9a-f]{0,3}|d[89ab][0-9a-f]{2}(?:\\(?:u(?:d(?:[c-f][0-9a-f]?)?)?)?)?)")
+_PART: Final = re.compile(rb"\\?/|\\|\\?u[0-9a-fA-F]{0,4}|[0-9a-fA-F]{1,4}")
+"""Texts of tokens that can be a part of an escape sequence."""
+_MAX_PART: Final = 6
+_WORD: Final = re.compile(rb"[0-9a-fA-F]{0,3}[a-zA-Z]{1,12}")
+"""Texts of tokens of which the beginning can end an escape sequence: `cn` in `M\\u00fcnchen`."""
+_COMMON: Final = "éñüßçа中あ한אعक–—’“…€°\u00a0\u200b😀aA0<'&/"
+"""Characters that are tried first, and by which a string is known that takes more than a few characters."""
+_LOW_HALVES: Final = ("dc05", "dd35", "de00", "de35", "df35")
+"""The second halves of surrogate pairs that are tried."""
+_LACKS_SOME: Final = re.compile(r"\\u(?:[0-9a-fA-F]{4}\\u)?([0-9a-fA-F]{1,3})")
+"""The beginning of an escape sequence that lacks one to three digits."""
+_HEX: Final = re.compile("[0-9a-fA-F]+")
+_DIGITS: Final = "0123456789abcdef"
+_COMMON_DIGITS: Final = tuple(f"{ord(char):04x}" if char < "\U00010000" else "d83d" for char in _COMMON)
+
+
+class Spellings:
+    """The tokens of a vocabulary that can be a part of an escape sequence, and how the engine spells characters.
+
+    Args:
+        tokenizer: the engine's.
+        tokens: the text of each token; empty for those that are no text.
+    """
+
+    def __init__(self, tokenizer: LLTokenizer, tokens: Iterable[bytes]) -> None:
+        self._tokenizer = tokenizer
+        self._characters: dict[str, list[int]] = {}
+        self.parts: dict[int, str] = {}
+        self.tails: dict[int, tuple[str, int]] = {}
+        """Tokens that end with backslashes: the text before these, and how many they are."""
+        words: dict[str, int] = {}
+        for token_id, text in enumerate(tokens):
+            if _WORD.fullmatch(text):
+                words[text.decode("ascii")] = token_id
+            if len(text) <= _MAX_PART and _PART.fullmatch(text):
+                self.parts[token_id] = text.decode("ascii")
+            if text.endswith(b"\\"):
+                before = text.rstrip(b"\\")
+                with contextlib.suppress(UnicodeDecodeError):
+                    self.tails[token_id] = (before.decode(), len(text) - len(before))
+        self.sizes = [[i for i, part in self.parts.items() if len(part) == size + 1] for size in range(_MAX_PART)]
+        """The same by the lengths of their texts."""
+        self.openings = {token_id: part for token_id, part in self.parts.items() if part in ("\\u", "\\/")}
+        singles = {part: token_id for token_id, part in self.parts.items() if part in ("\\", "u")}
+        self.opening = [singles[part] for part in ("\\", "u")] if len(singles) == 2 else []
+        """Two tokens that are a backslash and the letter `u`; none where the vocabulary lacks one of them."""
+        across: dict[str, list[tuple[int, int]]] = {}
+        for word, token_id in words.items():
+            for size in range(1, 4):
+                rest = words.get(word[size:])
+                if rest is not None and _HEX.fullmatch(word[:size]):
+                    across.setdefault(word[:size], []).append((token_id, rest))
+        self.across = {digits: np.array(pairs, dtype=np.int64).T for digits, pairs in across.items()}
+        """By digits, the tokens that begin with them, and in a second row the tokens of what follows there."""
+
+    def of_text(self, text: str) -> list[int]:
+        """The tokens of a part of a string, as the engine spells it."""
+        return self._tokenizer.greedy_tokenize(text) if text else []
+
+    def of_character(self, char: str) -> list[int]:
+        """The tokens of a character as the engine spells it; none if it cannot stand in a string."""
+        if char not in self._characters:
+            spelled = json.dumps(char, ensure_ascii=False)[1:-1]
+            self._characters[char] = [] if spelled.startswith("\\u") else self.of_text(spelled)
+        return self._characters[char]
+
+
+class _Place:
+    """A place in an answer where an escape sequence may begin. Good until the matcher takes another token."""
+
+    def __init__(self, matcher: LLMatcher, spellings: Spellings) -> None:
+        self._matcher = matcher
+        self._spellings = spellings
+        self._takes: dict[str, bool] = {}
+        opening = spellings.opening
+        is_in_string = bool(opening) and matcher.validate_tokens(opening) == 1
+        self.is_open = is_in_string and any(map(self._takes_character, _COMMON))
+        """The engine takes a backslash here, but not each escape sequence that JSON has."""
+
+    def takes(self, begun: str, part: str) -> bool:
+        """Whether a string may go on with an escape sequence, or the beginning of one.
+
+        Args:
+            begun: the sequence so far.
+            part: is added to it.
+        """
+        text = (begun + part).lower()
+        if _WHOLE.fullmatch(text):
+            return self._takes_character(_character(text))
+        if _BEGUN.fullmatch(text) is None:
+            return False
+        return any(map(self._takes_character, _candidates(text, is_jump=len(part) > 1)))
+
+    def _takes_character(self, char: str) -> bool:
+        if char not in self._takes:
+            token_ids = self._spellings.of_character(char)
+            self._takes[char] = bool(token_ids) and self._matcher.validate_tokens(token_ids) == len(token_ids)
+        return self._takes[char]
+
+
+class JsonConstraint(GrammarConstraint):
+    """A grammar in which backslashes stand in strings of JSON, and elsewhere only where any text may stand.
+
+    Args:
+        matcher: see `GrammarConstraint`.
+        vocab_size: see `GrammarConstraint`.
+        eog_token_ids: see `GrammarConstraint`.
+        spellings: of the vocabulary.
+    """
+
+    def __init__(
+        self, matcher: LLMatcher, vocab_size: int, eog_token_ids: frozenset[int], spellings: Spellings
+    ) -> None:
+        super().__init__(matcher, vocab_size, eog_token_ids)
+        self._spellings = spellings
+        self._num_backslashes = 0  # that the text ends with
+        self._begun = ""  # an escape sequence, of which the matcher has nothing
+        self._place: _Place | None = None
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        """See `Constraint.mask`."""
+        across = list(self._allowed_across())
+        words = self._known_mask()
+        if words is None or self.error is not None or not (self._begun or _has(words, self._spellings.opening[:1])):
+            return words
+        for token_id in filter(self._continues, self._candidates()):
+            words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+        for found in across:
+            np.bitwise_or.at(words, found >> 5, np.uint32(1) << (found & 31).astype(np.uint32))
+        return words
+
+    def allows(self, token_id: int) -> bool:
+        """See `Constraint.allows`."""
+        return self._is_known(token_id) or self._continues(token_id) or self._across(token_id) is not None
+
+    def push(self, token_id: int) -> None:
+        """See `Constraint.push`."""
+        if self._is_known(token_id):
+            self._take(token_id)
+        elif self._continues(token_id):
+            self._begun += self._spellings.parts[token_id]
+            self._num_backslashes = 0
+            if _WHOLE.fullmatch(text := self._begun.lower()):
+                self._end(_character(text))
+        elif (across := self._across(token_id)) is not None:
+            char, rest = across
+            self._end(char)
+            self._take(rest)
+        else:
+            self.error = self.error or f"token {token_id} is not allowed"
+
+    def forced_text(self) -> list[int]:
+        """See `Constraint.forced_text`."""
+        return [] if self._begun else super().forced_text()
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        """See `Constraint.validate`. Stops in an escape sequence that the engine does not know."""
+        if self._begun:
+            return int(bool(token_ids) and self.allows(token_ids[0]))
+        return super().validate(token_ids)
+
+    def copy(self) -> JsonConstraint:
+        """See `GrammarConstraint.copy`."""
+        copy = JsonConstraint(self._matcher.deep_copy(), self._vocab_size, self._eog_token_ids, self._spellings)
+        copy._num_backslashes, copy._begun = self._num_backslashes, self._begun
+        return copy
+
+    def _candidates(self) -> Iterable[int]:
+        """Tokens that may begin an escape sequence, or go on with one."""
+        if not self._begun:
+            return self._spellings.openings
+        lacks = _LACKS_SOME.fullmatch(self._begun)
+        most = 4 - len(lacks[1]) if lacks else _MAX_PART
+        return (token_id for size in range(most) for token_id in self._spellings.sizes[size])
+
+    def _known_mask(self) -> NDArray[np.uint32] | None:
+        """What the engine allows."""
+        if self._begun == "\\":
+            super().push(self._spellings.opening[0])
+        words = super().mask()
+        if self._begun == "\\":
+            self._matcher.rollback(1)
+        elif self._begun and words is not None:
+            words[:] = 0
+        return words
+
+    def _is_known(self, token_id: int) -> bool:
+        """Whether the engine allows the token."""
+        if self._begun == "\\":
+            return super().validate((self._spellings.opening[0], token_id)) == 2
+        return not self._begun and super().allows(token_id)
+
+    def _continues(self, token_id: int) -> bool:
+        """Whether the token begins an escape sequence that the engine does not know, or goes on with one."""
+        part = (self._spellings.parts if self._begun else self._spellings.openings).get(token_id)
+        if part is None or self.error is not None:
+            return False
+        place = self._place = self._place or _Place(self._matcher, self._spellings)
+        return place.is_open and place.takes(self._begun, part)
+
+    def _ends(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """Characters that the escape sequence may become by digits that a token has at its beginning; those tokens."""
+        missing = _LACKS_SOME.fullmatch(self._begun)
+        if missing is None or self._place is None:
+            return
+        for digits, tokens in self._spellings.across.items():
+            text = (self._begun + digits).lower()
+            if len(digits) == 4 - len(missing[1]) and _WHOLE.fullmatch(text) and self._place.takes(text, ""):
+                yield _character(text), tokens
+
+    def _across(self, token_id: int) -> tuple[str, int] | None:
+        """The character with which a token ends the escape sequence, and the token of the rest."""
+        for char, tokens in self._ends():
+            for rest in map(int, tokens[1, tokens[0] == token_id]):
+                token_ids = [*self._spellings.of_character(char), rest]
+                return (char, rest) if super().validate(token_ids) == len(token_ids) else None
+        return None
+
+    def _allowed_across(self) -> Iterator[NDArray[np.int64]]:
+        """All tokens of which the beginning ends the escape sequence."""
+        for char, tokens in self._ends():
+            token_ids = self._spellings.of_character(char)
+            self._push_all(token_ids)
+            words = super().mask()
+            self._matcher.rollback(len(token_ids))
+            if words is not None:
+                is_allowed = words[tokens[1] >> 5] >> (tokens[1] & 31).astype(np.uint32) & 1
+                yield tokens[0, is_allowed.astype(bool)]
+
+    def _end(self, char: str) -> None:
+        """Gives the engine the character that an escape sequence was."""
+        self._begun, self._place = "", None
+        self._push_all(self._spellings.of_character(char))
+
+    def _take(self, token_id: int) -> None:
+        """Gives the engine a token that it allows, but for a backslash at its end that may begin an escape sequence."""
+        backslash = self._spellings.opening[:1]
+        held = backslash if self._begun else []
+        self._begun, self._place = "", None
+        before, count = self._spellings.tails.get(token_id, ("", 0))
+        self._num_backslashes = count + (0 if before else self._num_backslashes) if count else 0
+        if self._num_backslashes % 2 == 0 or not backslash:
+            self._push_all([*held, token_id])
+            return
+        self._push_all([*held, *self._spellings.of_text(before), *backslash * (count - 1)])
+        self._place = _Place(self._matcher, self._spellings)
+        if self._place.is_open:
+            self._begun = "\\"
+        else:
+            self._place = None
+            self._push_all(backslash)
+
+    def _push_all(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids:
+            super().push(token_id)
+
+
+def _has(words: NDArray[np.uint32], token_ids: Sequence[int]) -> bool:
+    return any(int(words[token_id >> 5]) >> (token_id & 31) & 1 for token_id in token_ids)
+
+
+def _character(text: str) -> str:
+    """The character that a whole escape sequence is."""
+    return "/" if text == "\\/" else _joined(text[2:6], text[8:])
+
+
+def _joined(first: str, second: str = "") -> str:
+    code = int(first, 16)
+    return chr(0x10000 + ((code - 0xD800) << 10) + int(second, 16) - 0xDC00 if second else code)
+
+
+def _candidates(text: str, *, is_jump: bool) -> Iterator[str]:
+    """Characters that an escape sequence may become; not all, but those of all next digits of a text are among them.
+
+    Args:
+        text: the beginning of the sequence.
+        is_jump: several digits were added to it at once, and fewer characters are looked at.
+    """
+    first, second = text[2:6], text[8:]
+    if len(first) == 4:
+        yield from (
+            _joined(first, half)
+            for half in _filled(second, _LOW_HALVES, is_jump=is_jump)
+            if half[:1] == "d" and half[1] in "cdef"
+        )
+        return
+    for digits in _filled(first, _COMMON_DIGITS, is_jump=is_jump):
+        if digits < "d800" or digits > "dfff":
+            yield _joined(digits)
+        elif digits < "dc00":
+            yield from (_joined(digits, half) for half in _LOW_HALVES)
+
+
+def _filled(begun: str, common: Iterable[str], *, is_jump: bool) -> Iterator[str]:
+    """Four digits that begin with some of them, the common ones first."""
+    yield from (digits for digits in common if digits.startswith(begun))
+    match len(begun), is_jump:
+        case 1, _:
+            yield from (begun + second + third + "5" for second in _DIGITS for third in _DIGITS)
+        case 2, False:
+            yield from (begun + third + fourth for third in _DIGITS for fourth in _DIGITS)
+        case 2, True:
+            yield from (begun + third + "5" for third in _DIGITS)
+        case 3, False:
+            yield from (begun + fourth for fourth in _DIGITS)
+        case 3, True:
+            yield from (begun + fourth for fourth in "05")
+        case _:
+            pass
