@@ -21,14 +21,18 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _WHOLE: Final = re.compile(r"\\/|\\u(?:(?!d[89a-f])[0-9a-f]{4}|d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})")
-_BEGUN: Final = re.compile(r"\\u(?:[0-9a-f]{0,3}|d[89ab][0-9a-f]{2}(?:\\(?:u(?:d(?:[c-f][0-9a-f]?)?)?)?)?)")
+_BEGUN: Final = re.compile(r"\\u(?:[0-9a-f]{0,3}|d[89ab][0-9a-f]{2}(?:\\(?:u(?:d(?:[c-f][0-9a-f]?)?)?)?)?)|\\")
 _PART: Final = re.compile(rb"\\?/|\\|\\?u[0-9a-fA-F]{0,4}|[0-9a-fA-F]{1,4}")
 """Texts of tokens that can be a part of an escape sequence."""
 _MAX_PART: Final = 6
 _WORD: Final = re.compile(rb"[0-9a-fA-F]{0,3}[a-zA-Z]{1,12}")
 """Texts of tokens of which the beginning can end an escape sequence: `cn` in `M\\u00fcnchen`."""
-_COMMON: Final = "éñüßçа中あ한אعक–—’“…€°\u00a0\u200b😀aA0<'&/"
-"""Characters that are tried first, and by which a string is known that takes more than a few characters."""
+_ALPHABETS: Final = (*range(0xC0, 0x180), *range(0x3B1, 0x3CA), *range(0x410, 0x450))
+_FOREIGN: Final = "éñüßçа中あ한אعक–—’“…€°\u00a0\u200b😀" + "".join(map(chr, _ALPHABETS))
+"""Characters that JSON has in strings only. They are tried first, and a string is known by them."""
+_COMMON: Final = _FOREIGN + "aA0<'&/"
+_SIGNS: Final = frozenset({b"\\", *(bytes([lead]) for lead in (0xC3, 0xC4, 0xC5, 0xCE, 0xD0, 0xD1, 0xE2, 0xE4, 0xF0))})
+"""A backslash, and first bytes of such characters."""
 _LOW_HALVES: Final = ("dc05", "dd35", "de00", "de35", "df35")
 """The second halves of surrogate pairs that are tried."""
 _LACKS_SOME: Final = re.compile(r"\\u(?:[0-9a-fA-F]{4}\\u)?([0-9a-fA-F]{1,3})")
@@ -50,21 +54,24 @@ class Spellings:
         self._tokenizer = tokenizer
         self._characters: dict[str, list[int]] = {}
         self.parts: dict[int, str] = {}
-        self.tails: dict[int, tuple[str, int]] = {}
-        """Tokens that end with backslashes: the text before these, and how many they are."""
+        self.tails: dict[int, str] = {}
+        """Tokens that end with a backslash, and the text before it."""
+        self.signs: list[int] = []
+        """Tokens of which one is allowed wherever an escape sequence may begin, the most likely one first."""
         words: dict[str, int] = {}
         for token_id, text in enumerate(tokens):
+            if text in _SIGNS:
+                self.signs.insert(0 if text == b"\\" else len(self.signs), token_id)
             if _WORD.fullmatch(text):
                 words[text.decode("ascii")] = token_id
             if len(text) <= _MAX_PART and _PART.fullmatch(text):
                 self.parts[token_id] = text.decode("ascii")
             if text.endswith(b"\\"):
-                before = text.rstrip(b"\\")
                 with contextlib.suppress(UnicodeDecodeError):
-                    self.tails[token_id] = (before.decode(), len(text) - len(before))
+                    self.tails[token_id] = text[:-1].decode()
         self.sizes = [[i for i, part in self.parts.items() if len(part) == size + 1] for size in range(_MAX_PART)]
         """The same by the lengths of their texts."""
-        self.openings = {token_id: part for token_id, part in self.parts.items() if part in ("\\u", "\\/")}
+        self.openings = {token_id: part for token_id, part in self.parts.items() if part in ("\\", "\\u", "\\/")}
         singles = {part: token_id for token_id, part in self.parts.items() if part in ("\\", "u")}
         self.opening = [singles[part] for part in ("\\", "u")] if len(singles) == 2 else []
         """Two tokens that are a backslash and the letter `u`; none where the vocabulary lacks one of them."""
@@ -97,9 +104,11 @@ class _Place:
         self._spellings = spellings
         self._takes: dict[str, bool] = {}
         opening = spellings.opening
-        is_in_string = bool(opening) and matcher.validate_tokens(opening) == 1
-        self.is_open = is_in_string and any(map(self._takes_character, _COMMON))
-        """The engine takes a backslash here, but not each escape sequence that JSON has."""
+        known = matcher.validate_tokens(opening) if opening else 2
+        self.has_backslash = known > 0
+        """The engine knows some escape sequences here."""
+        self.is_open = known < 2 and any(map(self._takes_character, _COMMON if known else _FOREIGN))
+        """It is in a string, and there are others."""
 
     def takes(self, begun: str, part: str) -> bool:
         """Whether a string may go on with an escape sequence, or the beginning of one.
@@ -137,15 +146,14 @@ class JsonConstraint(GrammarConstraint):
     ) -> None:
         super().__init__(matcher, vocab_size, eog_token_ids)
         self._spellings = spellings
-        self._num_backslashes = 0  # that the text ends with
         self._begun = ""  # an escape sequence, of which the matcher has nothing
         self._place: _Place | None = None
 
     def mask(self) -> NDArray[np.uint32] | None:
         """See `Constraint.mask`."""
-        across = list(self._allowed_across())
+        across = list(self._allowed_across()) if self._begun else ()
         words = self._known_mask()
-        if words is None or self.error is not None or not (self._begun or _has(words, self._spellings.opening[:1])):
+        if words is None or self.error is not None or not (self._begun or _has(words, self._spellings.signs)):
             return words
         for token_id in filter(self._continues, self._candidates()):
             words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
@@ -155,7 +163,7 @@ class JsonConstraint(GrammarConstraint):
 
     def allows(self, token_id: int) -> bool:
         """See `Constraint.allows`."""
-        return self._is_known(token_id) or self._continues(token_id) or self._across(token_id) is not None
+        return self._is_known(token_id) or self._goes_on(token_id)
 
     def push(self, token_id: int) -> None:
         """See `Constraint.push`."""
@@ -163,7 +171,6 @@ class JsonConstraint(GrammarConstraint):
             self._take(token_id)
         elif self._continues(token_id):
             self._begun += self._spellings.parts[token_id]
-            self._num_backslashes = 0
             if _WHOLE.fullmatch(text := self._begun.lower()):
                 self._end(_character(text))
         elif (across := self._across(token_id)) is not None:
@@ -179,14 +186,13 @@ class JsonConstraint(GrammarConstraint):
 
     def validate(self, token_ids: Sequence[int]) -> int:
         """See `Constraint.validate`. Stops in an escape sequence that the engine does not know."""
-        if self._begun:
-            return int(bool(token_ids) and self.allows(token_ids[0]))
-        return super().validate(token_ids)
+        found = 0 if self._begun else super().validate(token_ids)
+        return found or int(bool(token_ids) and (self._is_known(token_ids[0]) or self._goes_on(token_ids[0])))
 
     def copy(self) -> JsonConstraint:
         """See `GrammarConstraint.copy`."""
         copy = JsonConstraint(self._matcher.deep_copy(), self._vocab_size, self._eog_token_ids, self._spellings)
-        copy._num_backslashes, copy._begun = self._num_backslashes, self._begun
+        copy._begun = self._begun
         return copy
 
     def _candidates(self) -> Iterable[int]:
@@ -199,10 +205,11 @@ class JsonConstraint(GrammarConstraint):
 
     def _known_mask(self) -> NDArray[np.uint32] | None:
         """What the engine allows."""
-        if self._begun == "\\":
+        is_known = self._begun == "\\" and self._here.has_backslash
+        if is_known:
             super().push(self._spellings.opening[0])
         words = super().mask()
-        if self._begun == "\\":
+        if is_known:
             self._matcher.rollback(1)
         elif self._begun and words is not None:
             words[:] = 0
@@ -212,24 +219,35 @@ class JsonConstraint(GrammarConstraint):
         """Whether the engine allows the token."""
         if self._begun == "\\":
             return super().validate((self._spellings.opening[0], token_id)) == 2
-        return not self._begun and super().allows(token_id)
+        if token_id in self._eog_token_ids:
+            return not self._begun and self.can_end
+        return not self._begun and super().validate((token_id,)) == 1
+
+    def _goes_on(self, token_id: int) -> bool:
+        """Whether the token is, or begins with, a part of an escape sequence that the engine does not know."""
+        return self._continues(token_id) or self._across(token_id) is not None
 
     def _continues(self, token_id: int) -> bool:
         """Whether the token begins an escape sequence that the engine does not know, or goes on with one."""
         part = (self._spellings.parts if self._begun else self._spellings.openings).get(token_id)
         if part is None or self.error is not None:
             return False
-        place = self._place = self._place or _Place(self._matcher, self._spellings)
-        return place.is_open and place.takes(self._begun, part)
+        return self._here.is_open and self._here.takes(self._begun, part)
+
+    @property
+    def _here(self) -> _Place:
+        if self._place is None:
+            self._place = _Place(self._matcher, self._spellings)
+        return self._place
 
     def _ends(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Characters that the escape sequence may become by digits that a token has at its beginning; those tokens."""
         missing = _LACKS_SOME.fullmatch(self._begun)
-        if missing is None or self._place is None:
+        if missing is None:
             return
         for digits, tokens in self._spellings.across.items():
             text = (self._begun + digits).lower()
-            if len(digits) == 4 - len(missing[1]) and _WHOLE.fullmatch(text) and self._place.takes(text, ""):
+            if len(digits) == 4 - len(missing[1]) and _WHOLE.fullmatch(text) and self._here.takes(text, ""):
                 yield _character(text), tokens
 
     def _across(self, token_id: int) -> tuple[str, int] | None:
@@ -261,14 +279,12 @@ class JsonConstraint(GrammarConstraint):
         backslash = self._spellings.opening[:1]
         held = backslash if self._begun else []
         self._begun, self._place = "", None
-        before, count = self._spellings.tails.get(token_id, ("", 0))
-        self._num_backslashes = count + (0 if before else self._num_backslashes) if count else 0
-        if self._num_backslashes % 2 == 0 or not backslash:
+        before = self._spellings.tails.get(token_id)
+        if before is None or not backslash:
             self._push_all([*held, token_id])
             return
-        self._push_all([*held, *self._spellings.of_text(before), *backslash * (count - 1)])
-        self._place = _Place(self._matcher, self._spellings)
-        if self._place.is_open:
+        self._push_all([*held, *self._spellings.of_text(before)])
+        if self._here.is_open:
             self._begun = "\\"
         else:
             self._place = None

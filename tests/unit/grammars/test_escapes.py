@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stoker.backends.scripted import EOS
@@ -44,6 +44,8 @@ def spelled(text: str, rng: Random) -> str:
 
 
 @settings(max_examples=60, deadline=None)
+@example("\\u00e9\\\\u/", 0)
+@example("\\\\u00e9", 1)
 @given(text=st.text(CHARACTERS, max_size=6), seed=st.integers(0, 99))
 def test_each_spelling_of_a_text_is_as_good_as_any_other(answers: Answers, text: str, seed: int) -> None:
     written = spelled(text, Random(seed))
@@ -66,6 +68,17 @@ def test_a_key_cannot_be_written_twice_or_in_disguise(answers: Answers) -> None:
     assert not answers.accept(schema_of(schema), r'{"\u0061": "x"}')
     assert not answers.accept(schema_of(schema), r'{"a": 1, "\u0061": 2}')
     assert not answers.accept(schema_of({**schema, "additionalProperties": False}), r'{"\u0062": "x"}')
+
+
+@pytest.mark.parametrize("text", ["Genève", "Zürich", "Bern"])
+def test_names_that_a_schema_lists_may_be_written_so_too(answers: Answers, text: str) -> None:
+    cities: Any = {"type": "object", "properties": {"städte": {"enum": ["Genève", "Zürich", "Bern", 7]}}}
+    cities["required"] = ["städte"]
+    assert answers.accept(schema_of(cities), json.dumps({"städte": text}))
+    assert answers.accept(schema_of({**TEXT, "pattern": "^[a-zA-Zà-ü]{4,6}$"}), json.dumps(text))
+    assert not answers.accept(schema_of(cities), json.dumps({"städte": "Bérn"}))
+    assert not answers.accept(schema_of({"enum": ["Bern", 7]}), r'"\u0042ern"')
+    assert not answers.accept(schema_of({"enum": [1.5, 0, "é"]}), r"\u0030")
 
 
 def test_escape_sequences_are_texts_where_any_text_may_stand(answers: Answers) -> None:
@@ -99,6 +112,7 @@ def test_every_walk_through_the_masks_is_a_text_that_matches(answers: Answers, p
         while len(token_ids) < 60 and not constraint.is_complete:
             found = allowed(constraint)
             assert found, bytes(token_ids)
+            assert found == allowed(constraint.copy())
             assert found == [each for each in range(BYTES.tokenizer.vocab_size) if constraint.allows(each)]
             chosen = rng.choice([each for each in found if each in b"\\u/0123456789abcdefABCDEF"] or found)
             if rng.random() < 0.25:
@@ -106,6 +120,8 @@ def test_every_walk_through_the_masks_is_a_text_that_matches(answers: Answers, p
             if len(token_ids) > 30 and ord('"') in found:
                 chosen = ord('"')
             assert constraint.copy().validate([chosen]) == 1
+            forced = constraint.forced_text()
+            assert not forced or constraint.allows(forced[0])
             constraint = constraint.copy()
             constraint.push(chosen)
             assert constraint.error is None
@@ -124,7 +140,7 @@ def smollm2(smollm2_path: Path) -> Iterator[Answers]:
     answers.compiler.close()
 
 
-@pytest.mark.parametrize("pattern", ["^[a-zç-ü]*\n?$", "^.{0,9}$"])
+@pytest.mark.parametrize("pattern", ["^[a-zç-ü]*\n?$", "^.{0,9}$", "^[a-z一-鿿]*\n?$"])
 def test_masks_in_the_tokens_of_a_model(smollm2: Answers, pattern: str) -> None:
     rng = Random(pattern)
     tokenizer = smollm2.vocabulary.tokenizer
@@ -156,6 +172,7 @@ def test_masks_in_the_tokens_of_a_model(smollm2: Answers, pattern: str) -> None:
         "München",
         "García",
         "forêt naïve",
+        "中abc",
         "\\",
         "œ\u2028",
     ],
@@ -164,4 +181,8 @@ def test_what_a_real_model_writes_is_followed(smollm2: Answers, text: str) -> No
     schema = {"type": "object", "properties": {"text": {**TEXT, "maxLength": 40}}, "required": ["text"]}
     for written in (json.dumps({"text": text}), json.dumps({"text": text}).replace("/", "\\/")):
         assert json.loads(written) == {"text": text}
-        assert smollm2.accept(schema_of(schema), written), written
+        constraint = smollm2.open(schema_of(schema))
+        for token_id in smollm2.vocabulary.tokenizer.encode(written, parse_special=False):
+            assert token_id in allowed(constraint), written
+            constraint.push(token_id)
+        assert constraint.can_end
