@@ -217,7 +217,8 @@ def masks_for_the_place_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @bug(check_engine)
 def gives_every_request_the_same_matcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler.GrammarConstraint, "copy", lambda self: self)
+    for kind in (compiler.GrammarConstraint, compiler.JsonConstraint):
+        monkeypatch.setattr(kind, "copy", lambda self: self)
 
 
 @bug(check_lowering)
