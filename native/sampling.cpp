@@ -1,6 +1,7 @@
 #include "sampling.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -59,6 +60,10 @@ int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& cha
         return -1;
     }
     const bool takes_all = chain.temperature != 0 && chain.top_k == 0;  // the mass of the whole row
+    const int32_t count = chain.temperature == 0 ? 1 : chain.top_k;
+    if (!takes_all && (rank_few(row, n, count, mask) || rank_likely(row, n, count, mask))) {
+        return ranked_.empty() ? -1 : draw_ranked(chain);
+    }
     const int32_t wanted = chain.temperature == 0 ? 1 : takes_all ? num_blocks_ : std::min(chain.top_k, num_blocks_);
     allowed_.resize(n);
     allowed_maxima_.assign(num_blocks_, kNever);
@@ -85,6 +90,60 @@ int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& cha
     }
     blocks_ = allowed_maxima_.data();
     return find_tops() ? choose_looked_at(allowed_.data(), n, chain) : -1;
+}
+
+// Ranks what a mask allows if that is little. False: it is not.
+bool RowSampler::rank_few(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask) {
+    constexpr int kFew = 256;
+    ranked_.clear();
+    int num_allowed = 0;
+    for (size_t i = 0; i < mask.size(); ++i) {
+        for (uint32_t word = mask[i]; word != 0; word &= word - 1) {
+            if (++num_allowed > kFew) {
+                return false;
+            }
+            const int32_t token_id = int32_t(i) * 32 + std::countr_zero(word);
+            if (token_id < n && row[token_id] != kNever) {
+                ranked_.push_back({row[token_id], token_id});
+            }
+        }
+    }
+    keep_largest(count);
+    return true;
+}
+
+// Ranks what a mask allows if that can be found among the likely tokens, twice as many as are wanted. False: it cannot.
+bool RowSampler::rank_likely(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask) {
+    if (2 * count > num_blocks_) {
+        return false;
+    }
+    rank(row, n, 2 * count);
+    std::erase_if(ranked_, [mask](const Ranked& each) {
+        const size_t word = each.token_id / 32;
+        return word >= mask.size() || (mask[word] >> each.token_id % 32 & 1) == 0;
+    });
+    if (ranked_.size() < size_t(count)) {
+        return false;
+    }
+    ranked_.resize(count);
+    return true;
+}
+
+int32_t RowSampler::draw_ranked(const Chain& chain) {
+    peak_ = ranked_.front().logit;
+    if (chain.temperature == 0 || chain.top_k == 1) {
+        return ranked_.front().token_id;
+    }
+    keep_mass(chain.top_p, accumulate(1));
+    return draw(chain);
+}
+
+void RowSampler::keep_largest(int32_t count) {
+    if (size_t(count) < ranked_.size()) {
+        std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(), ranks_before);
+        ranked_.resize(count);
+    }
+    std::sort(ranked_.begin(), ranked_.end(), ranks_before);
 }
 
 int32_t RowSampler::choose_looked_at(const float* row, int32_t n, const Chain& chain) {
@@ -153,11 +212,7 @@ void RowSampler::rank(const float* row, int32_t n, int32_t count) {
             ranked_.push_back({row[from + found[j]], from + found[j]});
         }
     }
-    if (size_t(count) < ranked_.size()) {
-        std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(), ranks_before);
-        ranked_.resize(count);
-    }
-    std::sort(ranked_.begin(), ranked_.end(), ranks_before);
+    keep_largest(count);
 }
 
 // The maxima are folded into a few times as many columns as are wanted: so many columns reach a bound, so at least as many

@@ -59,6 +59,10 @@ public:
 private:
     bool look(const float* row, int32_t n, const float* maxima);
     bool find_tops();
+    bool rank_few(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask);
+    bool rank_likely(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask);
+    int32_t draw_ranked(const Chain& chain);
+    void keep_largest(int32_t count);
     int32_t choose_looked_at(const float* row, int32_t n, const Chain& chain);
     int32_t first_largest(const float* row, int32_t n) const;
     void rank(const float* row, int32_t n, int32_t count);

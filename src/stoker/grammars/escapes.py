@@ -151,14 +151,14 @@ class JsonConstraint(GrammarConstraint):
 
     def mask(self) -> NDArray[np.uint32] | None:
         """See `Constraint.mask`."""
-        across = list(self._allowed_across()) if self._begun else ()
-        words = self._known_mask()
-        if words is None or self.error is not None or not (self._begun or _has(words, self._spellings.signs)):
+        if self._begun:
+            return self._mask_inside()
+        words = super().mask()
+        if words is None or self.error is not None or not _has(words, self._spellings.signs) or not self._here.is_open:
             return words
-        for token_id in filter(self._continues, self._candidates()):
-            words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
-        for found in across:
-            np.bitwise_or.at(words, found >> 5, np.uint32(1) << (found & 31).astype(np.uint32))
+        for token_id, part in self._spellings.openings.items():
+            if part != "\\/" or self._here.takes("", part):
+                words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
         return words
 
     def allows(self, token_id: int) -> bool:
@@ -167,7 +167,9 @@ class JsonConstraint(GrammarConstraint):
 
     def push(self, token_id: int) -> None:
         """See `Constraint.push`."""
-        if self._is_known(token_id):
+        if self._is_plain(token_id) and self._matcher.try_consume_tokens([token_id]) == 1:
+            self._place = None
+        elif self._is_known(token_id):
             self._take(token_id)
         elif self._continues(token_id):
             self._begun += self._spellings.parts[token_id]
@@ -195,25 +197,30 @@ class JsonConstraint(GrammarConstraint):
         copy._begun = self._begun
         return copy
 
-    def _candidates(self) -> Iterable[int]:
-        """Tokens that may begin an escape sequence, or go on with one."""
-        if not self._begun:
-            return self._spellings.openings
-        lacks = _LACKS_SOME.fullmatch(self._begun)
-        most = 4 - len(lacks[1]) if lacks else _MAX_PART
-        return (token_id for size in range(most) for token_id in self._spellings.sizes[size])
-
-    def _known_mask(self) -> NDArray[np.uint32] | None:
-        """What the engine allows."""
+    def _mask_inside(self) -> NDArray[np.uint32] | None:
+        """The mask after the beginning of an escape sequence."""
+        across = list(self._allowed_across())
         is_known = self._begun == "\\" and self._here.has_backslash
         if is_known:
             super().push(self._spellings.opening[0])
         words = super().mask()
         if is_known:
             self._matcher.rollback(1)
-        elif self._begun and words is not None:
+        elif words is not None:
             words[:] = 0
+        if words is None or self.error is not None:
+            return words
+        lacks = _LACKS_SOME.fullmatch(self._begun)
+        sizes = self._spellings.sizes[: 4 - len(lacks[1])] if lacks else self._spellings.sizes
+        parts = np.array([each for size in sizes for each in size if self._continues(each)], dtype=np.int64)
+        for found in (parts, *across):
+            np.bitwise_or.at(words, found >> 5, np.uint32(1) << (found & 31).astype(np.uint32))
         return words
+
+    def _is_plain(self, token_id: int) -> bool:
+        """No escape sequence ends or begins with the token, and it ends no answer."""
+        is_inside = token_id < self._vocab_size and token_id not in self._eog_token_ids
+        return is_inside and not self._begun and token_id not in self._spellings.tails
 
     def _is_known(self, token_id: int) -> bool:
         """Whether the engine allows the token."""
