@@ -25,8 +25,6 @@ _BEGUN: Final = re.compile(r"\\u(?:[0-9a-f]{0,3}|d[89ab][0-9a-f]{2}(?:\\(?:u(?:d
 _PART: Final = re.compile(rb"\\?/|\\|\\?u[0-9a-fA-F]{0,4}|[0-9a-fA-F]{1,4}")
 """Texts of tokens that can be a part of an escape sequence."""
 _MAX_PART: Final = 6
-_WORD: Final = re.compile(rb"[0-9a-fA-F]{0,3}[a-zA-Z]{1,12}")
-"""Texts of tokens of which the beginning can end an escape sequence: `cn` in `M\\u00fcnchen`."""
 _ALPHABETS: Final = (*range(0xC0, 0x180), *range(0x3B1, 0x3CA), *range(0x410, 0x450))
 _FOREIGN: Final = "éñüßçа中あ한אعक–—’“…€°\u00a0\u200b😀" + "".join(map(chr, _ALPHABETS))
 """Characters that JSON has in strings only. They are tried first, and a string is known by them."""
@@ -37,7 +35,8 @@ _LOW_HALVES: Final = ("dc05", "dd35", "de00", "de35", "df35")
 """The second halves of surrogate pairs that are tried."""
 _LACKS_SOME: Final = re.compile(r"\\u(?:[0-9a-fA-F]{4}\\u)?([0-9a-fA-F]{1,3})")
 """The beginning of an escape sequence that lacks one to three digits."""
-_HEX: Final = re.compile("[0-9a-fA-F]+")
+_FIRST_DIGITS: Final = re.compile(rb"[0-9a-fA-F]{1,3}")
+"""Of tokens of which the beginning can end an escape sequence: `c` in the `cn` of `M\\u00fcnchen`."""
 _DIGITS: Final = "0123456789abcdef"
 _COMMON_DIGITS: Final = tuple(f"{ord(char):04x}" if char < "\U00010000" else "d83d" for char in _COMMON)
 
@@ -58,12 +57,12 @@ class Spellings:
         """Tokens that end with a backslash, and the text before it."""
         self.signs: list[int] = []
         """Tokens of which one is allowed wherever an escape sequence may begin, the most likely one first."""
-        words: dict[str, int] = {}
+        words: dict[bytes, int] = {}
         for token_id, text in enumerate(tokens):
-            if text in _SIGNS:
+            if len(text) == 1 and text in _SIGNS:
                 self.signs.insert(0 if text == b"\\" else len(self.signs), token_id)
-            if _WORD.fullmatch(text):
-                words[text.decode("ascii")] = token_id
+            if text.isalnum():
+                words[text] = token_id
             if len(text) <= _MAX_PART and _PART.fullmatch(text):
                 self.parts[token_id] = text.decode("ascii")
             if text.endswith(b"\\"):
@@ -77,10 +76,10 @@ class Spellings:
         """Two tokens that are a backslash and the letter `u`; none where the vocabulary lacks one of them."""
         across: dict[str, list[tuple[int, int]]] = {}
         for word, token_id in words.items():
-            for size in range(1, 4):
-                rest = words.get(word[size:])
-                if rest is not None and _HEX.fullmatch(word[:size]):
-                    across.setdefault(word[:size], []).append((token_id, rest))
+            digits = _FIRST_DIGITS.match(word)
+            for size in range(1, 1 + len(digits[0]) if digits else 1):
+                if (rest := word[size:]).isalpha() and rest in words:
+                    across.setdefault(word[:size].decode(), []).append((token_id, words[rest]))
         self.across = {digits: np.array(pairs, dtype=np.int64).T for digits, pairs in across.items()}
         """By digits, the tokens that begin with them, and in a second row the tokens of what follows there."""
 
