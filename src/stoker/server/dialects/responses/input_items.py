@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from stoker.errors import InvalidInput
+from stoker.server.dialects.responses.tools import namespace_of
 from stoker.server.dialects.responses.types import (
     InputCall,
     InputCallOutput,
@@ -92,12 +93,13 @@ def _call(stem: str, call: Mapping[str, Json]) -> InputCall | InputCustomCall:
     raw = call.get("function")
     function = raw if isinstance(raw, dict) else {}
     arguments = function.get("arguments")
-    call_id, name = str(call.get("id") or ""), str(function.get("name") or "")
+    named: dict[str, Any] = namespace_of(call)
+    named["name"] = str(function.get("name") or "").removeprefix(f"{named['namespace']}." if named else "")
+    named["call_id"] = str(call.get("id") or "")
     if call.get("type") == "custom" and isinstance(arguments, dict):
-        return InputCustomCall(id=f"ctc_{stem}", call_id=call_id, name=name, input=str(arguments.get(INPUT) or ""))
+        return InputCustomCall(id=f"ctc_{stem}", input=str(arguments.get(INPUT) or ""), **named)
     return InputCall(
         id=f"fc_{stem}",
-        call_id=call_id,
-        name=name,
         arguments=arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode(),
+        **named,
     )

@@ -15,7 +15,7 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.sealing import unsealed
-from stoker.server.dialects.responses.tools import flat_tools, full_name
+from stoker.server.dialects.responses.tools import flat_tools, full_name, namespace_of, without_namespaces
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import template_kwargs, top_logprobs
@@ -91,7 +91,7 @@ def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Me
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     effort = wire.reasoning.effort if wire.reasoning is not None else None
     return Conversation(
-        messages=[*instructions, *messages],
+        messages=[*instructions, *without_namespaces(messages)],
         tools=tools_of(flat_tools(wire.tools or ()), wire.tool_choice),
         thinking=Thinking(is_on=False if effort == "none" else None, is_preference=True),
         template_kwargs=template_kwargs(wire.chat_template_kwargs, effort),
@@ -118,11 +118,11 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
             return {name: item.get(name) for name in ("role", "content", "name")}
         case "function_call":
             function = {"name": full_name(item), "arguments": item.get("arguments")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            call = {"id": item.get("call_id"), "type": "function", "function": function, **namespace_of(item)}
             return {"role": "assistant", "tool_calls": [call]}
         case "custom_tool_call":
             custom = {"name": full_name(item), "input": item.get("input")}
-            call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
+            call = {"id": item.get("call_id"), "type": "custom", "custom": custom, **namespace_of(item)}
             return {"role": "assistant", "tool_calls": [call]}
         case "function_call_output" | "custom_tool_call_output":
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}

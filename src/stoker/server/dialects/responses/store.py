@@ -18,7 +18,7 @@ import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.responses.tools import full_name
+from stoker.server.dialects.responses.tools import full_name, namespace_of
 from stoker.server.dialects.responses.types import (
     OutputCall,
     OutputCustomCall,
@@ -78,12 +78,13 @@ def _answer(items: Sequence[OutputItem]) -> Message:
 
 
 def _call(item: OutputCall | OutputCustomCall) -> dict[str, Json]:
+    place: dict[str, Json] = {"id": item.call_id, **namespace_of({"namespace": item.namespace})}
     name = full_name({"name": item.name, "namespace": item.namespace})
     if isinstance(item, OutputCustomCall):
         custom: dict[str, Json] = {"name": name, "arguments": {INPUT: item.input}}
-        return {"id": item.call_id, "type": "custom", "function": custom}
+        return {**place, "type": "custom", "function": custom}
     function: dict[str, Json] = {"name": name, "arguments": item.arguments}
-    return {"id": item.call_id, "type": "function", "function": function}
+    return {**place, "type": "function", "function": function}
 
 
 def _cancelled(response: Response) -> Response:

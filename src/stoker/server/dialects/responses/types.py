@@ -258,6 +258,8 @@ class InputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     name: str
     arguments: str
     status: str = "completed"
+    namespace: str | UnsetType = UNSET
+    """That of the tool, if it has one."""
 
 
 class InputCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
@@ -277,6 +279,8 @@ class InputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     name: str
     input: str
     status: str = "completed"
+    namespace: str | UnsetType = UNSET
+    """That of the tool, if it has one."""
 
 
 class InputItems(msgspec.Struct, frozen=True, kw_only=True):
