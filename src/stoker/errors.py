@@ -14,6 +14,7 @@ StokerError                     internal_error
 │   ├── AdapterNotFound         adapter_not_found         no such adapter is loaded
 │   ├── AdapterInvalid          adapter_invalid           a file that is no adapter, or not one of this model
 │   ├── ResponseNotFound        response_not_found        no such response is stored, or no longer
+│   ├── ConversationNotFound    conversation_not_found    no such conversation or item is stored, or no longer
 │   ├── FileNotStored           file_not_found            no such file is stored, or no longer
 │   ├── BatchNotFound           batch_not_found           no such batch
 │   └── SessionNotFound         session_not_found         no such session, or no longer
@@ -53,6 +54,7 @@ __all__ = [
     "Cancelled",
     "ConfigError",
     "ContextLengthExceeded",
+    "ConversationNotFound",
     "DownloadFailed",
     "EngineCrashed",
     "FieldValue",
@@ -164,6 +166,12 @@ class ResponseNotFound(InvalidInput):
     """Fields: `response_id`."""
 
     code = "response_not_found"
+
+
+class ConversationNotFound(InvalidInput):
+    """Fields: `conversation_id`."""
+
+    code = "conversation_not_found"
 
 
 class FileNotStored(InvalidInput):

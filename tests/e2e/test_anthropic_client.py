@@ -90,6 +90,9 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     tool = {"type": "web_search_20250305", "name": "web_search"}
     with pytest.raises(anthropic.BadRequestError, match="tools"):
         client.messages.create(model=MODEL, messages=QUESTION, max_tokens=1, tools=[tool])
+    own = {"name": "clock", "input_schema": {"type": "object"}}
+    reply = client.messages.create(model=MODEL, messages=QUESTION, max_tokens=1, tools=[tool, own])
+    assert reply.usage.output_tokens == 1, "the client's own tools are enough"
 
 
 def test_a_model_without_reasoning_answers_a_request_that_allows_reasoning(client: Any):

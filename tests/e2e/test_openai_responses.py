@@ -66,6 +66,34 @@ def test_what_a_response_answers_is_listed(client: Any):
         client.responses.retrieve(first.id, stream=True)
 
 
+def test_a_conversation_is_kept_continued_and_deleted(client: Any):
+    about: dict[str, Any] = {"items": [{"role": "user", "content": "My name is Ada."}], "metadata": {"topic": "names"}}
+    conversation = client.conversations.create(**about)
+    assert client.conversations.retrieve(conversation.id).metadata == {"topic": "names"}
+    request: dict[str, Any] = {
+        "model": MODEL,
+        "conversation": conversation.id,
+        "temperature": 0,
+        "max_output_tokens": 8,
+    }
+    first = client.responses.create(**request, input="What is my name?")
+    assert first.conversation.id == conversation.id
+    *_, last = client.responses.create(**request, input="And yours?", stream=True)
+    second = last.response
+    assert second.usage.input_tokens > first.usage.input_tokens + 8
+    client.conversations.items.create(conversation.id, items=[{"role": "user", "content": "Bye."}])
+    items = list(client.conversations.items.list(conversation.id, order="asc", limit=2))  # in several pages
+    said = ["My name is Ada.", "What is my name?", first.output_text, "And yours?", second.output_text, "Bye."]
+    assert [item.content[0].text for item in items] == said
+    assert client.conversations.items.retrieve(items[2].id, conversation_id=conversation.id).role == "assistant"
+    client.conversations.items.delete(items[-1].id, conversation_id=conversation.id)
+    assert len(client.conversations.items.list(conversation.id).data) == 5
+    assert client.conversations.update(conversation.id, metadata={"a": "b"}).metadata == {"a": "b"}
+    assert client.conversations.delete(conversation.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(**request, input="Are you there?")
+
+
 def test_background_response_is_cancelled(client: Any):
     started = client.responses.create(
         model=MODEL, input="Tell me a very long story.", background=True, extra_body={"ignore_eos": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from stoker.core.outline import GrammarText
@@ -34,7 +35,7 @@ def response_grammar(raw: Mapping[str, Any], where: str = "response_format") -> 
 
 
 def schema_grammar(schema: object, where: str, *, is_strict: bool = True) -> GrammarText:
-    """A JSON schema, as an object or as its text.
+    """A JSON schema, as an object or as its text. Its objects are closed: models invent members.
 
     Raises:
         InvalidInput: it is neither.
@@ -46,7 +47,9 @@ def schema_grammar(schema: object, where: str, *, is_strict: bool = True) -> Gra
             raise InvalidInput(f"`{where}` is not valid JSON: {error}", parameter=where) from None
     if not isinstance(schema, dict | bool):
         raise InvalidInput(f"`{where}` must be a JSON schema: an object", parameter=where)
-    return GrammarText(kind="json_schema", text=json.dumps(schema, ensure_ascii=False), is_strict=is_strict)
+    return GrammarText(
+        kind="json_schema", text=json.dumps(schema, ensure_ascii=False), is_strict=is_strict, closes=True
+    )
 
 
 def _json_schema(raw: Mapping[str, Any], where: str) -> GrammarText:
@@ -84,7 +87,7 @@ def structured_grammar(raw: Mapping[str, Any], where: str = "structured_outputs"
         pattern = ""
     if pattern is None:
         return grammar
-    return GrammarText(kind=grammar.kind, text=grammar.text, whitespace=_text(pattern, f"{where}.whitespace_pattern"))
+    return replace(grammar, whitespace=_text(pattern, f"{where}.whitespace_pattern"))
 
 
 def written_grammar(text: str) -> GrammarText:

@@ -22,6 +22,8 @@ class GrammarText:
     indents the next line."""
     is_strict: bool = True
     """Refuse a keyword of a schema that cannot be enforced; otherwise it is dropped and listed."""
+    closes: bool = False
+    """Objects of a schema have no members but those that they name, unless they say what others may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

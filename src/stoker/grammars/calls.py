@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stoker.errors import GrammarTooComplex, InvalidInput, UnsupportedSchema
+from stoker.grammars.closing import closed
 from stoker.grammars.notations import (
     EMPTY,
     KEY,
@@ -42,9 +43,6 @@ MAX_TOOL_TEXT = 4 << 20
 """Characters of all their schemas."""
 _OPEN: Json = {"type": "object"}
 _GAP = f"(/{WHITESPACE}/)?"
-_COMPOSING = frozenset({"allOf", "dependencies", "dependentSchemas", "if", "not", "unevaluatedProperties", "$id"})
-_OTHER_PARTS = frozenset({"$ref", "anyOf", "oneOf"})
-"""Keywords whose schemas speak of the object that has them."""
 _WORDS = {"boolean": "True|False", "null": "None"}
 """Some models write these as Python does."""
 
@@ -109,44 +107,8 @@ def _lowered(text: str, is_strict: bool) -> Lowered:
         raise UnsupportedSchema(
             "they are not an object", pointer="/type", keyword="type", reason="arguments are an object"
         )
-    try:
-        schema = closed(schema) if _is_plain(schema) else schema
-    except RecursionError:
-        raise GrammarTooComplex("the schema is nested too deeply") from None
+    schema = closed(schema)
     return lower_schema({**schema, "type": "object"} if is_object(schema) else schema, is_strict=is_strict)
-
-
-def _is_plain(value: Json) -> bool:
-    """One part of a schema speaks of each object, as far as it is easy to see."""
-    if is_list(value):
-        return all(map(_is_plain, value))
-    if not is_object(value):
-        return True
-    is_composed = "properties" in value and not _OTHER_PARTS.isdisjoint(value)
-    return _COMPOSING.isdisjoint(value) and not is_composed and all(map(_is_plain, value.values()))
-
-
-def closed(schema: Json) -> Json:
-    """A schema in which objects have no members but those that they name, unless they say what others may be.
-
-    Models invent parameters, and functions do not take them.
-    """
-    if not is_object(schema):
-        return schema
-    found = {**schema}
-    if is_object(properties := schema.get("properties")):
-        found["properties"] = {name: closed(part) for name, part in properties.items()}
-        if set(schema.get("required") or ()) <= properties.keys() and "patternProperties" not in schema:
-            found.setdefault("additionalProperties", False)
-    if is_object(items := schema.get("items")):
-        found["items"] = closed(items)
-    for keyword in ("$defs", "definitions"):
-        if is_object(definitions := schema.get(keyword)):
-            found[keyword] = {name: closed(part) for name, part in definitions.items()}
-    for keyword in ("anyOf", "oneOf"):
-        if is_list(options := schema.get(keyword)):
-            found[keyword] = [closed(option) for option in options]
-    return found
 
 
 class _Plan:

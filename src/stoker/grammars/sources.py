@@ -13,12 +13,13 @@ from typing import Final, Protocol
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarInvalid, GrammarTooComplex
 from stoker.grammars.calls import alone, call_source
+from stoker.grammars.closing import closed
 from stoker.grammars.gbnf import lark_of_gbnf
 from stoker.grammars.notations import ESCAPES, WHITESPACE
 from stoker.grammars.patterns import literal
 from stoker.grammars.raw_text import regex
 from stoker.grammars.references import Json, is_list, is_object
-from stoker.grammars.schemas import lower
+from stoker.grammars.schemas import lower_schema, parse_json
 
 MAX_REGEX: Final = 64 << 10
 """Characters of a regular expression."""
@@ -119,7 +120,8 @@ def _of_calls(order: Order, names: Names) -> Source:
 
 
 def _of_schema(grammar: GrammarText, text: str) -> Source:
-    lowered = lower(text, is_strict=grammar.is_strict)
+    schema = parse_json(text)
+    lowered = lower_schema(closed(schema) if grammar.closes else schema, is_strict=grammar.is_strict)
     whitespace = WHITESPACE if grammar.whitespace is None else grammar.whitespace
     options = {"whitespace_pattern": whitespace, "json_allowed_escapes": ESCAPES}
     text = json.dumps({"grammars": [{"json_schema": {**lowered.schema, "x-guidance": options}}]})

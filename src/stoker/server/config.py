@@ -93,14 +93,15 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_inputs: int = 2048
     """Maximum number of texts of one request for embeddings or reranking."""
     max_stored_responses: int = 1024
-    """Maximum number of stored responses, which can be fetched or continued; the oldest are deleted first."""
+    """Maximum number of stored responses and conversations, which can be fetched or continued; the oldest are deleted
+    first."""
     max_stored_bytes: int = 64 * 2**20
-    """Maximum total size of the conversations of stored responses, in bytes; the oldest are deleted first."""
+    """Maximum total size of what is stored of responses and conversations, in bytes; the oldest are deleted first."""
     max_thought_bytes: int = 16 * 2**20
     """Maximum size of the stored reasoning before tool calls, in bytes; 0 = none. It is inserted if a client does not
     send it back with the results."""
     stored_response_s: float = 86_400.0
-    """Time for which a response is stored, in seconds."""
+    """Time for which a response is stored, and a conversation after its last use, in seconds."""
     reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
     """Name of the field for the model's reasoning in chat completions."""
     anthropic_thinking: Literal["off", "template"] = "off"

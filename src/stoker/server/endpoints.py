@@ -17,6 +17,7 @@ from stoker.server.dialects.llamacpp import routes as llamacpp
 from stoker.server.dialects.ollama import models as ollama_models
 from stoker.server.dialects.ollama import routes as ollama
 from stoker.server.dialects.openai import routes as openai
+from stoker.server.dialects.responses import conversation_routes as conversations
 from stoker.server.dialects.responses import routes as responses
 from stoker.server.embeddings import routes as embeddings
 from stoker.server.live import routes as live
@@ -38,6 +39,7 @@ ROUTERS: tuple[Router, ...] = (
     openai.router,
     models.lists,
     responses.router,
+    conversations.router,
     transcription.router,
     batches.router,
     anthropic.router,

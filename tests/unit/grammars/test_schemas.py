@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -223,3 +224,34 @@ def test_a_schema_over_a_limit_is_refused(schema: Any) -> None:
 def test_json_that_is_nested_without_end_is_refused() -> None:
     with pytest.raises(GrammarTooComplex):
         lower("[" * 100_000)
+
+
+NAMED = {"type": "object", "properties": {"a": {"type": "integer"}}}
+PARTS = {"type": "object", "allOf": [NAMED, {"properties": {"b": {"type": "integer"}}}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (NAMED, ['{"a": 1}', "{}"], ['{"b": 1}']),
+        ({"type": "array", "items": NAMED}, ['[{"a": 1}]'], ['[{"b": 1}]']),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"anyOf": [NAMED, {"type": "null"}]}}}, ["null"], ['{"b": 1}']),
+        ({**NAMED, "additionalProperties": True}, ['{"a": 1}', '{"b": 1}'], []),
+        ({**NAMED, "additionalProperties": {"type": "null"}}, ['{"b": null}'], ['{"b": 1}']),
+        ({"type": "object"}, ['{"b": 1}'], []),
+        ({**NAMED, "required": ["b"]}, ['{"a": 1, "b": 1}'], ["{}"]),
+        (PARTS, ['{"a": 1, "b": 1}'], []),
+    ],
+)
+def test_a_closed_schema_has_no_members_but_those_that_it_names(
+    answers: Answers, schema: Any, good: list[str], bad: list[str]
+) -> None:
+    grammar = GrammarText(kind="json_schema", text=json.dumps(schema), closes=True)
+    assert [text for text in (*good, *bad) if answers.accept(grammar, text)] == good
+    assert all(answers.accept(replace(grammar, closes=False), text) for text in good)
+
+
+def test_a_closed_schema_that_is_too_deep_is_refused(answers: Answers) -> None:
+    deep = '{"properties": {"a": ' * 400 + "{}" + "}}" * 400
+    with pytest.raises(GrammarTooComplex, match="nested"):
+        answers.accept(GrammarText(kind="json_schema", text=deep, closes=True), "1")

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp
 
 from stoker.engine.protocol import Submit
 from stoker.engine.question_messages import AdapterChoice
@@ -56,6 +57,8 @@ class EndpointProbes:
     probes: Mapping[str, Probe]
     at: str = ""
     """A path, with a query, if the endpoint's own is a pattern."""
+    prepare: Callable[[ASGIApp], Mapping[str, str]] | None = None
+    """Makes what the pattern of the path names."""
 
     def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
         """Sends the least body with these fields; null takes one out of it."""
@@ -63,7 +66,10 @@ class EndpointProbes:
         runtime = FakeRuntime() if probe is None or probe.script is None else FakeRuntime(probe.script)
         app = make_app(runtime, strict=probe is not None and probe.is_strict)
         body = {**self.body, **beside, **fields}
-        return Exchange(ask(app, self.endpoint.method, self.at or self.endpoint.path, json=body), runtime)
+        path = self.at or self.endpoint.path
+        if self.prepare is not None:
+            path = path.format_map(self.prepare(app))
+        return Exchange(ask(app, self.endpoint.method, path, json=body), runtime)
 
 
 def _names_session(submit: Submit, session_id: str) -> bool:

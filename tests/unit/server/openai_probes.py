@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.server.fake_runtime import events, position
+from starlette.types import ASGIApp
+
+from tests.unit.server.fake_runtime import ask, events, position
 from tests.unit.server.field_probes import (
     CONSTRAINED_PROBES,
     FUNCTION,
@@ -140,12 +142,38 @@ RESPONSE_PROMPT = {
     "model": GENERATION_PROBES["model"],
     "instructions": Probe("Be brief.", lambda x: x.runtime.rendered[0][0][0].text == "Be brief."),
     "previous_response_id": Probe("resp_gone", refused),
+    "conversation": Probe("conv_gone", refused),
     "chat_template_kwargs": CHAT_PROMPT["chat_template_kwargs"],
     "text": Probe({"format": {"type": "nonsense"}}, refused),
     "tools": Probe([{"type": "function", **FUNCTION}], offered),
     "tool_choice": Probe("required", refused),
     "reasoning": Probe({"effort": "high"}, rendered("reasoning_effort", "high")),
 }
+
+
+def made_conversation(app: ASGIApp) -> dict[str, str]:
+    return {"conversation_id": ask(app, "POST", "/v1/conversations", json={}).json()["id"]}
+
+
+METADATA = Probe({"a": "b"}, lambda x: x.response.json()["metadata"] == {"a": "b"})
+ITEM = {"role": "user", "content": "hi"}
+
+CONVERSATIONS = (
+    EndpointProbes(
+        endpoint("POST", "/v1/conversations"),
+        {},
+        {"items": Probe([{"type": "nonsense"}], refused), "metadata": METADATA},
+    ),
+    EndpointProbes(
+        endpoint("POST", "/v1/conversations/{conversation_id}"), {}, {"metadata": METADATA}, prepare=made_conversation
+    ),
+    EndpointProbes(
+        endpoint("POST", "/v1/conversations/{conversation_id}/items"),
+        {"items": [ITEM]},
+        {"items": Probe([ITEM, ITEM], lambda x: len(x.response.json()["data"]) == 2)},
+        prepare=made_conversation,
+    ),
+)
 
 RESPONSES = EndpointProbes(
     endpoint("POST", "/v1/responses"),
@@ -169,4 +197,4 @@ RESPONSES_COUNT = EndpointProbes(
     {**RESPONSE_PROMPT, "text": Probe("nonsense", refused)},
 )
 
-PROBES = (CHAT, CHAT_COUNT, CONTROL, COMPLETIONS, RESPONSES, RESPONSES_COUNT)
+PROBES = (CHAT, CHAT_COUNT, CONTROL, COMPLETIONS, RESPONSES, RESPONSES_COUNT, *CONVERSATIONS)

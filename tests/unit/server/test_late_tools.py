@@ -14,6 +14,7 @@ CALL = '<tool_call>\n{"name": "clock", "arguments": {"zone": "CET"}}\n</tool_cal
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"zone": {"type": "string"}}}
 SEARCH = {"name": "search", "input_schema": {"type": "object"}}
 CLOCK = {"name": "clock", "description": "Tells the time.", "input_schema": SCHEMA}
+WEB = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
 DEFERRED = {**CLOCK, "defer_loading": True}
 USE = {"type": "tool_use", "id": "t1", "name": "search", "input": {}}
 FOUND = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "tool_reference", "tool_name": "clock"}]}
@@ -129,10 +130,36 @@ def test_a_tool_that_a_client_runs_is_offered_with_its_definition(kind: str, nam
     assert parameter in tool["function"]["parameters"]["properties"]
 
 
-def test_a_tool_that_runs_on_a_server_is_refused():
-    _, response = answer([HI], [{"type": "web_search_20250305", "name": "web_search"}])
+@pytest.mark.parametrize("tools", [[WEB], [WEB, WEB], [{"type": "computer_20250124", "name": "c"}, SEARCH]])
+def test_a_tool_that_runs_on_a_server_is_refused_alone_and_an_unknown_one_always(tools: list[Any]):
+    _, response = answer([HI], tools)
     assert response.status_code == 400
-    assert "web_search_20250305" in response.json()["error"]["message"]
+    assert f"`tools[0]`: tools of type '{tools[0]['type']}' are not" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["web_search_20250305", "web_fetch_20260318", "code_execution_20250522", "advisor_1"])
+def test_a_tool_that_anthropic_runs_is_left_out_beside_the_client_s_own(kind: str):
+    runtime, response = answer([HI], [{"type": kind, "name": "hosted"}, CLOCK])
+    assert (listed(runtime), called(response)) == (["clock"], ["clock"])
+    assert response.headers["x-stoker-ignored"] == "tools[0]"
+    body = {"messages": [HI], "tools": [{"type": kind, "name": "hosted"}, CLOCK]}
+    assert ask(make_app(runtime), "POST", "/v1/messages/count_tokens", json=body).status_code == 200
+
+
+def test_a_tool_that_anthropic_runs_cannot_be_required():
+    _, response = answer([HI], [WEB, CLOCK], tool_choice={"type": "tool", "name": "web_search"})
+    assert response.status_code == 400
+
+
+def test_no_tool_is_deferred_if_only_anthropic_could_search_for_it():
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    runtime, response = answer([HI], [search, DEFERRED])
+    assert (listed(runtime), called(response)) == (["clock"], ["clock"])
+
+
+def test_the_path_of_a_tool_counts_those_that_are_left_out():
+    _, response = answer([HI], [WEB, {"type": "computer_20250124", "name": "computer"}])
+    assert "tools[1]" in response.json()["error"]["message"]
 
 
 def test_what_claude_code_asks_for_beside_its_conversation_has_no_effect():

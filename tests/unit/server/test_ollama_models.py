@@ -25,7 +25,7 @@ from stoker.server.config import ServerConfig
 from stoker.server.dialects.ollama.pulls import Pulls
 from stoker.server.transport.app import create_app
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
-from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app, registry_of
+from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app, registry_of, served
 from tests.unit.server.test_connection import run
 from tests.waiting import BOUND_S
 
@@ -61,6 +61,13 @@ def serving(path: Path, *names: str) -> ASGIApp:
     return create_app(registry_of(ServedModel(names, ServedFile(path))), ServerConfig())
 
 
+def finding(model: ServedModel) -> ASGIApp:
+    """A server that was started without a list of models."""
+    registry = Registry(discover=list)
+    registry.adopt(model)
+    return create_app(registry, ServerConfig())
+
+
 def call(app: ASGIApp, method: str, verb: str, **body: Any) -> httpx.Response:
     content: dict[str, Any] = {"json": body} if body else {}
     return ask(app, method, f"/api/{verb}", **content)
@@ -68,7 +75,7 @@ def call(app: ASGIApp, method: str, verb: str, **body: Any) -> httpx.Response:
 
 def test_tags_list_what_is_served_downloaded_and_renamed(download: Path):
     add_alias("mine", HUB_NAME)
-    app = make_app(FakeRuntime())
+    app = finding(served(FakeRuntime()))
     tags = {model["name"]: model for model in call(app, "GET", "tags").json()["models"]}
     assert list(tags) == ["tiny:latest", "alias/of-tiny:latest", "hf.co/org/repo:m.gguf", "mine:latest"]
     assert tags["alias/of-tiny:latest"]["digest"] == tags["tiny:latest"]["digest"]
@@ -77,6 +84,15 @@ def test_tags_list_what_is_served_downloaded_and_renamed(download: Path):
     assert tags["mine:latest"]["digest"] == found["digest"]
     assert found["details"]["format"] == "gguf"
     assert found["details"]["family"] == "llama"
+
+
+def test_a_server_with_a_list_of_models_lists_no_download_that_it_does_not_serve(download: Path):
+    for alias, target in (("mine", HUB_NAME), ("small", "tiny")):
+        add_alias(alias, target)
+    tags = call(make_app(FakeRuntime()), "GET", "tags").json()["models"]
+    assert [tag["name"] for tag in tags] == ["tiny:latest", "alias/of-tiny:latest", "small:latest"]
+    tags = call(serving(download, "own", str(download)), "GET", "tags").json()["models"]
+    assert [tag["name"] for tag in tags] == ["own:latest"]
 
 
 def test_served_file_is_called_by_its_name_not_by_its_path(cache: Path, tmp_path: Path):
@@ -92,7 +108,8 @@ def test_served_file_is_called_by_its_name_not_by_its_path(cache: Path, tmp_path
 def test_of_two_models_of_one_name_the_one_that_answers_is_listed(download: Path, tmp_path: Path):
     path = write_tiny_gguf(tmp_path / "own.gguf", **SHAPE)
     add_alias("own", HUB_NAME)
-    tags = call(serving(path, "own", str(path)), "GET", "tags").json()["models"]
+    app = finding(ServedModel(("own", str(path)), ServedFile(path)))
+    tags = call(app, "GET", "tags").json()["models"]
     assert [tag["name"] for tag in tags] == ["own:latest", "hf.co/org/repo:m.gguf"]
     assert tags[0]["digest"] != tags[1]["digest"]
 

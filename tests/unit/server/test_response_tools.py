@@ -74,6 +74,22 @@ def test_a_stored_call_has_one_name_in_the_next_turn():
     assert call["function"]["name"] == "files.read"  # pyright: ignore
 
 
+def test_the_items_of_an_input_have_them_apart_as_they_were_sent():
+    runtime = FakeRuntime(lambda submit: [CALL, TEXT, {"text": "", "finish_reason": "stop"}])
+    app = make_app(runtime)
+    dotted = {"type": "function_call", "call_id": "c", "name": "a.read", "arguments": "{}"}
+    first = ask(app, "POST", "/v1/responses", json={"input": [dotted], "tools": [FILES]}).json()
+    again = {"input": first["output"], "previous_response_id": first["id"]}
+    second = ask(app, "POST", "/v1/responses", json=again).json()
+    items = ask(app, "GET", f"/v1/responses/{second['id']}/input_items?order=asc").json()["data"]
+    assert [(item.get("namespace"), item["name"]) for item in items] == [
+        (None, "a.read"),
+        *[("files", "read"), ("files", "note")] * 2,
+    ]
+    calls = [call for message in runtime.rendered[-1][0] for call in message.tool_calls]
+    assert {"namespace" in call for call in calls} == {False}, "a template prints all that a call has"
+
+
 @pytest.mark.parametrize("hosted", [WEB, {"type": "image_generation"}, {"type": "tool_search", "execution": "client"}])
 def test_a_tool_that_openai_runs_is_left_out_beside_the_client_s_own(hosted: Any):
     runtime, response = respond([hosted, READ])

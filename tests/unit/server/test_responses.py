@@ -312,8 +312,9 @@ class Background:
         transport = httpx.ASGITransport(app=make_app(runtime))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
 
-    async def start(self) -> str:
-        reply = (await self.client.post("/v1/responses", json={"input": "hi", "background": True})).json()
+    async def start(self, **fields: Any) -> str:
+        body = {"input": "hi", "background": True, **fields}
+        reply = (await self.client.post("/v1/responses", json=body)).json()
         assert (reply["status"], reply["output"], reply["background"]) == ("queued", [], True)
         return reply["id"]
 

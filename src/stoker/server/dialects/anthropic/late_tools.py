@@ -31,11 +31,12 @@ class LateTools:
     """Follows which tools are available while a conversation is read.
 
     Args:
-        tools: of the request. One with `defer_loading` is available from the message on that refers to it.
+        tools: of the request, each with its path in it. One with `defer_loading` is available from the message on that
+            refers to it.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        placed = [_Placed(f"tools[{index}]", tool) for index, tool in enumerate(tools)]
+    def __init__(self, tools: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        placed = [_Placed(where, tool) for where, tool in tools]
         self._listed = [tool for tool in placed if tool.fields.get("defer_loading") is not True]
         self._names = frozenset(tool.name for tool in self._listed)
         self._known = {tool.name: tool for tool in placed}

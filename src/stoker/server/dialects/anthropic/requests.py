@@ -17,6 +17,7 @@ from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.anthropic.client_tools import CLIENT_TOOLS
 from stoker.server.dialects.anthropic.late_tools import LateTools
+from stoker.server.dialects.anthropic.own_tools import not_available, own_tools
 from stoker.server.dialects.anthropic.types import CountTokensRequest, MessagesRequest
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.fields import GenerationFields
@@ -72,7 +73,7 @@ def asked(wire: CountTokensRequest, config: ServerConfig) -> Conversation:
     Raises:
         InvalidInput: the messages, the tools or the reasoning are malformed.
     """
-    late = LateTools(wire.tools or ())
+    late = LateTools(own_tools(wire.tools or ()))
     messages = conversation(wire, late)
     is_begun = messages[-1].role == "assistant"
     return Conversation(
@@ -96,8 +97,7 @@ def _definition(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     if isinstance(kind, str) and kind in CLIENT_TOOLS:
         description, schema = CLIENT_TOOLS[kind]
     elif kind not in ("custom", None):
-        message = f"`{where}`: tools of type {kind!r} are not available here"
-        raise UnsupportedParameter(message, parameter=f"{where}.type")
+        raise not_available(tool, where)
     strict = {"strict": True} if tool.get("strict") is True else {}
     function = {"name": tool.get("name"), "description": description, "parameters": schema, **strict}
     return {"type": "function", "function": function}

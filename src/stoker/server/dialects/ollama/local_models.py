@@ -62,6 +62,14 @@ class LocalModels:
                 by_name.setdefault(alias, replace(model, name=alias))
         return list(by_name.values())
 
+    def usable(self) -> list[LocalModel]:
+        """The models of `all` that this server can serve: with a list of models it serves no others of the disk.
+
+        Raises:
+            ModelNotLoaded: a served model is still loading.
+        """
+        return [model for model in self.all() if model.names or self._registry.finds_models]
+
     def find(self, name: str) -> LocalModel:
         """The model of exactly this name or alias.
 

@@ -65,7 +65,7 @@ _NEVER = "2318-01-01T00:00:00Z"
 _FAR_S = 100 * 365 * 86_400.0
 
 
-@router.endpoint("GET", "/api/tags", "Lists the served models and those on the disk of the server.", reply=TagList)
+@router.endpoint("GET", "/api/tags", "Lists the models that can be used.", reply=TagList)
 async def tags(call: Call[None]) -> Response:
     return json_response(await call.off_loop(_tags, LocalModels(call.registry)))
 
@@ -188,7 +188,7 @@ async def _look_again(registry: Registry, name: str) -> None:
 def _tags(models: LocalModels) -> TagList:
     """Of two models with the same name, only the one that answers to it is listed: it comes first."""
     by_name: dict[str, TagEntry] = {}
-    for model in models.all():
+    for model in models.usable():
         if (entry := _tag(model)) is not None:
             by_name.setdefault(entry.name, entry)
     return TagList(list(by_name.values()))

@@ -1,14 +1,15 @@
-"""The conversation that a stored response answers, as the items of OpenAI's responses, in pages."""
+"""Messages as the items of OpenAI's responses, in pages."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from stoker.errors import InvalidInput
+from stoker.server.dialects.responses.tools import namespace_of
 from stoker.server.dialects.responses.types import (
     InputCall,
     InputCallOutput,
@@ -29,7 +30,7 @@ _MAX_PAGE = 100
 def input_items(response_id: str, messages: Sequence[Message]) -> list[InputItem]:
     """All items, the oldest first. Their ids are the same whenever they are asked for."""
     stem = response_id.removeprefix("resp_")
-    return [item for index, message in enumerate(messages) for item in _items(f"{stem}_{index}", message)]
+    return [item for index, message in enumerate(messages) for item in items_of(f"{stem}_{index}", message)]
 
 
 def page_of(items: Sequence[InputItem], query: Mapping[str, str]) -> InputItems:
@@ -62,12 +63,12 @@ def _behind(items: list[InputItem], after: str | None) -> list[InputItem]:
         return items
     index = next((index for index, item in enumerate(items) if item.id == after), None)
     if index is None:
-        raise InvalidInput(f"`after` names no item of this response: {after[:100]!r}", parameter="after")
+        raise InvalidInput(f"`after` names no item of this list: {after[:100]!r}", parameter="after")
     return items[index + 1 :]
 
 
-def _items(stem: str, message: Message) -> list[InputItem]:
-    """A message that calls functions, and says nothing, is none here."""
+def items_of(stem: str, message: Message) -> list[InputItem]:
+    """The items of one message, with `stem` in their ids. A message that calls functions, and says nothing, is none."""
     if message.role == "tool":
         return [InputCallOutput(id=f"fco_{stem}", call_id=message.tool_call_id or "", output=message.text)]
     calls = [_call(f"{stem}_{number}", call) for number, call in enumerate(message.tool_calls)]
@@ -92,12 +93,13 @@ def _call(stem: str, call: Mapping[str, Json]) -> InputCall | InputCustomCall:
     raw = call.get("function")
     function = raw if isinstance(raw, dict) else {}
     arguments = function.get("arguments")
-    call_id, name = str(call.get("id") or ""), str(function.get("name") or "")
+    named: dict[str, Any] = namespace_of(call)
+    named["name"] = str(function.get("name") or "").removeprefix(f"{named['namespace']}." if named else "")
+    named["call_id"] = str(call.get("id") or "")
     if call.get("type") == "custom" and isinstance(arguments, dict):
-        return InputCustomCall(id=f"ctc_{stem}", call_id=call_id, name=name, input=str(arguments.get(INPUT) or ""))
+        return InputCustomCall(id=f"ctc_{stem}", input=str(arguments.get(INPUT) or ""), **named)
     return InputCall(
         id=f"fc_{stem}",
-        call_id=call_id,
-        name=name,
         arguments=arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode(),
+        **named,
     )

@@ -15,7 +15,7 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.sealing import unsealed
-from stoker.server.dialects.responses.tools import flat_tools, full_name
+from stoker.server.dialects.responses.tools import flat_tools, full_name, namespace_of, without_namespaces
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import template_kwargs, top_logprobs
@@ -38,16 +38,44 @@ def input_messages(wire: ResponsesRequest | ResponsePromptRequest, find: FindIte
         UnsupportedParameter: an item that is neither text nor a call of a function.
         ResponseNotFound: an item refers to a message that is not stored.
     """
-    if wire.input is None:
+    if wire.input is None and not wire.conversation:
         raise InvalidInput("`input` is missing", parameter="input")
-    if isinstance(wire.input, str):
-        return (Message(role="user", content=wire.input),)
+    if wire.input is None or isinstance(wire.input, str):
+        return () if wire.input is None else (Message(role="user", content=wire.input),)
     if not wire.input:
         raise InvalidInput("`input` is an empty list", parameter="input")
-    raw = _with_reasoning([_chat_message(item, f"input[{index}]", find) for index, item in enumerate(wire.input)])
-    if not raw:
-        raise InvalidInput("`input` has no message in it", parameter="input")
-    return tuple(message_from_dict(item, f"input[{index}]") for index, item in raw)
+    return item_messages(wire.input, "input", find)
+
+
+def item_messages(items: Sequence[Mapping[str, Any]], where: str, find: FindItem) -> tuple[Message, ...]:
+    """The messages that items are; none of no items.
+
+    Raises:
+        InvalidInput: an item is malformed; `fields["parameter"]` says where.
+        UnsupportedParameter: an item that is neither text nor a call of a function.
+        ResponseNotFound: an item refers to a message that is not stored.
+    """
+    raw = _with_reasoning([_chat_message(item, f"{where}[{index}]", find) for index, item in enumerate(items)])
+    if items and not raw:
+        raise InvalidInput(f"`{where}` has no message in it", parameter=where)
+    return tuple(message_from_dict(item, f"{where}[{index}]") for index, item in raw)
+
+
+def conversation_id_of(wire: ResponsesRequest | ResponsePromptRequest) -> str | None:
+    """The id of the conversation that the response belongs to.
+
+    Raises:
+        InvalidInput: it is malformed, or there is an earlier response, too.
+    """
+    named = wire.conversation.get("id") if isinstance(wire.conversation, dict) else wire.conversation
+    if named is None and wire.conversation is None:
+        return None
+    if not isinstance(named, str) or not named:
+        raise InvalidInput("`conversation` must be the id of one, or an object with an `id`", parameter="conversation")
+    if wire.previous_response_id:
+        message = "`conversation` and `previous_response_id` cannot be combined"
+        raise InvalidInput(message, parameter="conversation")
+    return named
 
 
 def response_request(
@@ -91,7 +119,7 @@ def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Me
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     effort = wire.reasoning.effort if wire.reasoning is not None else None
     return Conversation(
-        messages=[*instructions, *messages],
+        messages=[*instructions, *without_namespaces(messages)],
         tools=tools_of(flat_tools(wire.tools or ()), wire.tool_choice),
         thinking=Thinking(is_on=False if effort == "none" else None, is_preference=True),
         template_kwargs=template_kwargs(wire.chat_template_kwargs, effort),
@@ -118,11 +146,11 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
             return {name: item.get(name) for name in ("role", "content", "name")}
         case "function_call":
             function = {"name": full_name(item), "arguments": item.get("arguments")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            call = {"id": item.get("call_id"), "type": "function", "function": function, **namespace_of(item)}
             return {"role": "assistant", "tool_calls": [call]}
         case "custom_tool_call":
             custom = {"name": full_name(item), "input": item.get("input")}
-            call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
+            call = {"id": item.get("call_id"), "type": "custom", "custom": custom, **namespace_of(item)}
             return {"role": "assistant", "tool_calls": [call]}
         case "function_call_output" | "custom_tool_call_output":
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}

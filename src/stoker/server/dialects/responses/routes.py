@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 from starlette.responses import Response as HTTPResponse
 
-from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
+from stoker.errors import InvalidInput, ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
+from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.input_items import input_items, page_of
+from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import (
+    conversation_id_of,
     input_messages,
     response_counting,
     response_request,
@@ -31,6 +33,7 @@ from stoker.server.dialects.responses.types import (
     RESPONSES_NESTED,
     ArgumentsDoneEvent,
     ContentPartEvent,
+    ConversationReference,
     DeletedResponse,
     InputDoneEvent,
     InputItems,
@@ -67,6 +70,11 @@ class _Asked:
     messages: Sequence[Message]
     """The whole conversation, without the instructions."""
     store: ResponseStore
+    conversations: Conversations
+    conversation_id: str | None
+    """The conversation to which input and output are added."""
+    added: Sequence[Message]
+    """The messages of the input alone."""
 
 
 @router.endpoint(
@@ -116,11 +124,14 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     generating = await call.off_loop(response_request, wire, asked.messages, asked.served.runtime, caller, call.config)
     response = new_response(wire, generating, asked.served.model_id, int(time.time()))
     keep_thought, seals = caller.thoughts.keep, seals_reasoning(wire)
+    if asked.conversation_id is not None:
+        response = msgspec.structs.replace(response, conversation=ConversationReference(asked.conversation_id))
     if asked.store.is_off:
         response = msgspec.structs.replace(response, store=False)
+    keep = partial(_converse if wire.background else _keep, asked)  # the store itself keeps what ran in the background
+    writer = ResponseWriter(response, keep, keep_thought=keep_thought, seals=seals)
     if wire.background:
-        return await _begin(call, generating, ResponseWriter(response, keep_thought=keep_thought, seals=seals), asked)
-    writer = ResponseWriter(response, lambda complete: _keep(complete, asked), keep_thought=keep_thought, seals=seals)
+        return await _begin(call, generating, writer, asked)
     asking = Asked(call.request, call.config, asked.served, generating)
     return await answer(asking, lambda _: writer, is_stream=bool(wire.stream))
 
@@ -136,7 +147,7 @@ async def get(call: Call[None]) -> HTTPResponse:
     if call.query.get("stream") in ("true", "True", "1"):
         message = "`stream` is not supported here: a response that is kept is fetched as it is now"
         raise UnsupportedParameter(message, parameter="stream")
-    return json_response(_store(call).get(call.owner, _response_id(call)))
+    return json_response(stored_responses(call).get(call.owner, _response_id(call)))
 
 
 @router.endpoint(
@@ -147,7 +158,7 @@ async def get(call: Call[None]) -> HTTPResponse:
     reply=DeletedResponse,
 )
 async def delete(call: Call[None]) -> HTTPResponse:
-    _store(call).delete(call.owner, _response_id(call))
+    stored_responses(call).delete(call.owner, _response_id(call))
     return json_response(DeletedResponse(id=_response_id(call)))
 
 
@@ -159,7 +170,7 @@ async def delete(call: Call[None]) -> HTTPResponse:
     reply=Response,
 )
 async def cancel(call: Call[None]) -> HTTPResponse:
-    return json_response(await _store(call).cancel(call.owner, _response_id(call)))
+    return json_response(await stored_responses(call).cancel(call.owner, _response_id(call)))
 
 
 @router.endpoint(
@@ -171,12 +182,8 @@ async def cancel(call: Call[None]) -> HTTPResponse:
     reply=InputItems,
 )
 async def list_input_items(call: Call[None]) -> HTTPResponse:
-    items = input_items(_response_id(call), _store(call).input_of(call.owner, _response_id(call)))
+    items = input_items(_response_id(call), stored_responses(call).input_of(call.owner, _response_id(call)))
     return json_response(page_of(items, call.query))
-
-
-def _store(call: Call[Any]) -> ResponseStore:
-    return call.server.part(ResponseStore, lambda: ResponseStore(call.config))
 
 
 def _response_id(call: Call[None]) -> str:
@@ -184,12 +191,18 @@ def _response_id(call: Call[None]) -> str:
 
 
 async def _understand(call: Call[ResponsesRequest] | Call[ResponsePromptRequest]) -> _Asked:
-    store, wire = _store(call), call.body
+    store, conversations, wire = stored_responses(call), kept_conversations(call), call.body
+    conversation_id = conversation_id_of(wire)
     served = await call.lease(wire.model)
     await resolve_files(call, served.runtime.card, wire.input, "input")
     added = input_messages(wire, partial(store.message, call.owner))
-    messages = (*_earlier(store, call.owner, wire.previous_response_id), *added)
-    return _Asked(served, call.owner, messages, store)
+    if conversation_id is not None:
+        earlier = conversations.get(call.owner, conversation_id, "conversation").messages
+    else:
+        earlier = _earlier(store, call.owner, wire.previous_response_id)
+    if not (earlier or added):
+        raise InvalidInput("neither `conversation` nor `input` has a message", parameter="input")
+    return _Asked(served, call.owner, (*earlier, *added), store, conversations, conversation_id, added)
 
 
 def _check_kept(wire: ResponsesRequest, store: ResponseStore) -> None:
@@ -221,9 +234,15 @@ async def _begin(
     return json_response(writer.snapshot())
 
 
-def _keep(response: Response, asked: _Asked) -> None:
+def _keep(asked: _Asked, response: Response) -> None:
     if response.store:
         asked.store.put(asked.owner, response, asked.messages)
+    _converse(asked, response)
+
+
+def _converse(asked: _Asked, response: Response) -> None:
+    if asked.conversation_id is not None:
+        asked.conversations.answered(asked.owner, asked.conversation_id, asked.added, response.output)
 
 
 async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease) -> Response:

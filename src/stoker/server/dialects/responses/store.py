@@ -1,4 +1,4 @@
-"""Responses that are kept: those that have ended, for a while, and those that run in the background. In memory only.
+"""Responses that are kept: those that have ended, for a while on a shelf, and those that run in the background.
 
 Each response belongs to an owner, see `access.control.owner_of`. Other owners cannot see it.
 """
@@ -9,16 +9,15 @@ import asyncio
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.responses.tools import full_name
+from stoker.server.dialects.responses.shelf import Key, Shelf, bytes_of
+from stoker.server.dialects.responses.tools import full_name, namespace_of
 from stoker.server.dialects.responses.types import (
     OutputCall,
     OutputCustomCall,
@@ -32,11 +31,7 @@ from stoker.text.messages import Json, Message
 
 logger = logging.getLogger(__name__)
 
-_BYTES_PER_MESSAGE = 512
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-
-_Key: TypeAlias = tuple[str, str]
-"""The owner and the id of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +44,22 @@ class Stored:
     @property
     def conversation(self) -> tuple[Message, ...]:
         """The conversation that a next turn continues."""
-        return (*self.messages, _answer(self.response.output))
+        return (*self.messages, answer_of(self.response.output))
 
     def find(self, item_id: str) -> Message | None:
         """The message of an item, see `input_items`. A request may name thousands, so none is made."""
         index = item_id.removeprefix(f"msg_{self.response.id.removeprefix('resp_')}_")
         if _INDEX.fullmatch(index) and int(index) < len(self.messages):
             return self.messages[int(index)]
-        return next((_answer([item]) for item in self.response.output if item.id == item_id), None)
+        return next((answer_of([item]) for item in self.response.output if item.id == item_id), None)
 
     @property
     def size_bytes(self) -> int:
         """Roughly. Messages that it shares with earlier turns count again."""
-        return sum(_BYTES_PER_MESSAGE + 2 * len(message.text) for message in self.conversation)
+        return bytes_of(self.conversation)
 
 
-def _answer(items: Sequence[OutputItem]) -> Message:
+def answer_of(items: Sequence[OutputItem]) -> Message:
     """The output of a response as one message."""
     texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
     thoughts = [item.content[0].text for item in items if isinstance(item, OutputReasoning)]
@@ -78,12 +73,13 @@ def _answer(items: Sequence[OutputItem]) -> Message:
 
 
 def _call(item: OutputCall | OutputCustomCall) -> dict[str, Json]:
+    place: dict[str, Json] = {"id": item.call_id, **namespace_of({"namespace": item.namespace})}
     name = full_name({"name": item.name, "namespace": item.namespace})
     if isinstance(item, OutputCustomCall):
         custom: dict[str, Json] = {"name": name, "arguments": {INPUT: item.input}}
-        return {"id": item.call_id, "type": "custom", "function": custom}
+        return {**place, "type": "custom", "function": custom}
     function: dict[str, Json] = {"name": name, "arguments": item.arguments}
-    return {"id": item.call_id, "type": "function", "function": function}
+    return {**place, "type": "function", "function": function}
 
 
 def _cancelled(response: Response) -> Response:
@@ -101,7 +97,7 @@ class _Job:
 
 
 class ResponseStore:
-    """Stores responses, bounded by number, bytes and age: the oldest leave first. Belongs to one event loop.
+    """Stores responses: the oldest leave first. Belongs to one event loop.
 
     Args:
         config: `max_stored_responses`, `max_stored_bytes` and `stored_response_s` are used.
@@ -109,28 +105,22 @@ class ResponseStore:
     """
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._config = config
-        self._clock = clock
-        self._stored: OrderedDict[_Key, tuple[float, Stored]] = OrderedDict()
-        """In the order in which they ended, with the time at which they did."""
-        self._num_bytes = 0
-        self._jobs: dict[_Key, _Job] = {}
+        self.shelf = Shelf(config, clock)
+        """Keeps what has ended, and conversations."""
+        self._jobs: dict[Key, _Job] = {}
         """Bounded by the engine, in which each of them has a place."""
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self.shelf)
 
     @property
     def is_off(self) -> bool:
         """Nothing is ever kept here."""
-        return self._config.max_stored_responses == 0
+        return self.shelf.is_off
 
     def put(self, owner: str, response: Response, messages: Sequence[Message]) -> None:
         """Keeps a response that has ended; one that is larger than everything that may be kept is not kept."""
-        stored = Stored(response, tuple(messages))
-        self._stored[owner, response.id] = (self._clock(), stored)
-        self._num_bytes += stored.size_bytes
-        self._evict()
+        self.shelf.put((owner, response.id), Stored(response, tuple(messages)))
 
     def get(self, owner: str, response_id: str) -> Response:
         """A response as it is now.
@@ -174,9 +164,8 @@ class ResponseStore:
         Raises:
             ResponseNotFound: its response is not there, see `get`, or has no such message.
         """
-        self._evict()
-        entry = self._stored.get((owner, f"resp_{item_id.removeprefix('msg_').partition('_')[0]}"))
-        message = None if entry is None else entry[1].find(item_id)
+        stored = self.shelf.get((owner, f"resp_{item_id.removeprefix('msg_').partition('_')[0]}"))
+        message = stored.find(item_id) if isinstance(stored, Stored) else None
         if message is None:
             raise ResponseNotFound(f"the item {item_id[:100]!r} is not stored here, or no longer", parameter=parameter)
         return message
@@ -192,7 +181,7 @@ class ResponseStore:
             job.task.cancel()
         else:
             self._find(owner, response_id)
-            self._remove((owner, response_id))
+            self.shelf.remove((owner, response_id))
 
     def start(
         self,
@@ -236,38 +225,22 @@ class ResponseStore:
         await asyncio.wait([job.task])
         return response
 
-    async def _run(self, key: _Key, work: Awaitable[Response]) -> None:
+    async def _run(self, key: Key, work: Awaitable[Response]) -> None:
         response = await work
         job = self._jobs.pop(key, None)
         if job is not None:  # else it was cancelled or deleted at its very end
             self.put(key[0], response, job.messages)
 
-    def _note_end(self, key: _Key, task: asyncio.Task[None]) -> None:
+    def _note_end(self, key: Key, task: asyncio.Task[None]) -> None:
         self._jobs.pop(key, None)
         if not task.cancelled() and (fault := task.exception()) is not None:
             logger.error("a response in the background failed: %s", type(fault).__name__)
 
     def _find(self, owner: str, response_id: str) -> Stored:
-        self._evict()
-        entry = self._stored.get((owner, response_id))
-        if entry is None:
+        stored = self.shelf.get((owner, response_id))
+        if not isinstance(stored, Stored):
             message = f"the response {response_id!r} is not stored here, or no longer"
             if self.is_off:
                 message = f"the response {response_id!r} is not stored: this server stores no responses"
             raise ResponseNotFound(message, response_id=response_id, parameter="response_id")
-        return entry[1]
-
-    def _evict(self) -> None:
-        oldest_s = self._clock() - self._config.stored_response_s
-        while self._stored:
-            key, (ended_s, _) = next(iter(self._stored.items()))
-            is_too_much = (
-                len(self._stored) > self._config.max_stored_responses or self._num_bytes > self._config.max_stored_bytes
-            )
-            if not is_too_much and ended_s > oldest_s:
-                return
-            self._remove(key)
-
-    def _remove(self, key: _Key) -> None:
-        _, stored = self._stored.pop(key)
-        self._num_bytes -= stored.size_bytes
+        return stored

@@ -6,10 +6,12 @@ A model reads the function `read` of the namespace `files` as `files.read`, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.server.fields import note_ignored
+from stoker.text.messages import Json, Message
 
 _HOSTED = ("web_search", "image_generation", "tool_search")
 """Beginnings of the types of tools that OpenAI runs and agents offer beside their own."""
@@ -19,6 +21,24 @@ def full_name(item: Mapping[str, Any]) -> Any:
     """The name under which the model knows the tool of a call."""
     name, namespace = item.get("name"), item.get("namespace")
     return f"{namespace}.{name}" if isinstance(namespace, str) and namespace and isinstance(name, str) else name
+
+
+def namespace_of(item: Mapping[str, Any]) -> dict[str, str]:
+    """The namespace of a call as the member of an object; empty if the call has none."""
+    namespace = item.get("namespace")
+    return {"namespace": namespace} if isinstance(namespace, str) and namespace else {}
+
+
+def without_namespaces(messages: Sequence[Message]) -> list[Message]:
+    """The same messages for a chat template, to which a call has one name."""
+    return [
+        replace(message, tool_calls=tuple(map(_plain_call, message.tool_calls))) if message.tool_calls else message
+        for message in messages
+    ]
+
+
+def _plain_call(call: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in call.items() if name != "namespace"}
 
 
 def parts_of_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:

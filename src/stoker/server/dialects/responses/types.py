@@ -36,6 +36,9 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     """A system message in front; it is not kept for the next turn."""
     previous_response_id: str | None = None
     """Continues a stored response: its input and output stand before this input."""
+    conversation: str | dict[str, Any] | None = None
+    """Id of a stored conversation, or an object with it: its items stand before this input, and input and output are
+    added to it."""
     store: bool | None = None
     """False: the response cannot be fetched or continued."""
     background: bool | None = None
@@ -65,6 +68,7 @@ class ResponsePromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -192,6 +196,10 @@ class ResponseReasoning(msgspec.Struct, frozen=True):
     summary: str | None = None
 
 
+class ConversationReference(msgspec.Struct, frozen=True):
+    id: str
+
+
 class Response(msgspec.Struct, frozen=True, kw_only=True):
     """A response at one moment of its life."""
 
@@ -205,6 +213,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     background: bool
     store: bool
     metadata: dict[str, str]
+    conversation: ConversationReference | UnsetType = UNSET
+    """That to which it belongs, if it belongs to one."""
     completed_at: int | None = None
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
@@ -258,6 +268,8 @@ class InputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     name: str
     arguments: str
     status: str = "completed"
+    namespace: str | UnsetType = UNSET
+    """That of the tool, if it has one."""
 
 
 class InputCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
@@ -277,6 +289,8 @@ class InputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     name: str
     input: str
     status: str = "completed"
+    namespace: str | UnsetType = UNSET
+    """That of the tool, if it has one."""
 
 
 class InputItems(msgspec.Struct, frozen=True, kw_only=True):
@@ -391,7 +405,6 @@ _OWN: FieldTable = {
     "n": Refused("one response has one answer", (1,)),
     "response_format": Refused("in the responses API, use `text.format`", ({"type": "text"},)),
     "max_tool_calls": Ignored("it counts calls of built-in tools, of which there are none"),
-    "conversation": Refused("conversations are not stored; continue with `previous_response_id`"),
     "prompt": Refused("there are no stored prompt templates"),
     "truncation": Ignored("prompts that are too long are refused, never truncated"),
     "context_management": Refused("prompts are never truncated; send a shorter one", ([],)),

@@ -1,0 +1,44 @@
+"""The tools of an Anthropic request that the client runs; beside them, tools of Anthropic's servers are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stoker.errors import UnsupportedParameter
+from stoker.server.fields import note_ignored
+
+_SEARCH = "tool_search_tool_"
+_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "advisor_", _SEARCH)
+"""Beginnings of the types of tools that Anthropic's servers run."""
+
+
+def own_tools(tools: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The client's own tools, each with its path in the request.
+
+    A tool that Anthropic runs is left out if the client offers tools of its own: the model need not call it. Without
+    Anthropic's tool search no deferred tool would ever be found, so none is deferred.
+
+    Raises:
+        UnsupportedParameter: all tools run on Anthropic's servers.
+    """
+    placed = [(f"tools[{index}]", tool) for index, tool in enumerate(tools)]
+    hosted = [(where, tool) for where, tool in placed if _kind(tool).startswith(_HOSTED)]
+    own = [(where, tool) for where, tool in placed if not _kind(tool).startswith(_HOSTED)]
+    if hosted and not own:
+        raise not_available(hosted[0][1], hosted[0][0])
+    for where, _ in hosted:
+        note_ignored(where)
+    if any(_kind(tool).startswith(_SEARCH) for _, tool in hosted):
+        return [(where, {**tool, "defer_loading": False}) for where, tool in own]
+    return own
+
+
+def not_available(tool: Mapping[str, Any], where: str) -> UnsupportedParameter:
+    """The error that says that a tool of this type cannot be used."""
+    message = f"`{where}`: tools of type {_kind(tool)!r} are not available here, only those that the client runs"
+    return UnsupportedParameter(message, parameter=f"{where}.type")
+
+
+def _kind(tool: Mapping[str, Any]) -> str:
+    return str(tool.get("type"))

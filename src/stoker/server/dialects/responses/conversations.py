@@ -1,0 +1,201 @@
+"""Conversations that are kept, to which responses add their input and their output. Knows no connection.
+
+Each conversation belongs to an owner, see `access.control.owner_of`. Other owners cannot see it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from stoker.errors import ConversationNotFound, InvalidInput
+from stoker.server.dialects.responses.input_items import InputItem, items_of
+from stoker.server.dialects.responses.shelf import Shelf, bytes_of
+from stoker.server.dialects.responses.store import answer_of
+from stoker.server.dialects.responses.types import OutputItem, OutputReasoning
+from stoker.text.messages import Message
+
+_PREFIX = "conv_"
+_MAX_PAIRS, _MAX_NAME, _MAX_VALUE = 16, 64, 512
+"""Of metadata, in characters, as OpenAI has it."""
+_BYTES_PER_ITEM = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One item, with the part of a message that it is."""
+
+    item_id: str
+    message: Message
+
+    @property
+    def item(self) -> InputItem:
+        (item,) = items_of("", self.message)
+        return msgspec.structs.replace(item, id=self.item_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredConversation:
+    """A conversation at one moment."""
+
+    conversation_id: str
+    created_at: int
+    """Unix time in seconds."""
+    metadata: Mapping[str, str]
+    entries: tuple[Entry, ...] = ()
+    num_added: int = 0
+    """How many items it ever had, for the ids of the next ones."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages for a model: calls belong to the assistant's message before them."""
+        joined: list[Message] = []
+        for message in (entry.message for entry in self.entries):
+            if message.tool_calls and joined and joined[-1].role == "assistant":
+                before = joined[-1]
+                joined[-1] = replace(before, tool_calls=(*before.tool_calls, *message.tool_calls))
+            else:
+                joined.append(message)
+        return tuple(joined)
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly."""
+        texts = sum(len(name) + len(value) for name, value in self.metadata.items())
+        return _BYTES_PER_ITEM * (1 + len(self.entries)) + 2 * texts + bytes_of(entry.message for entry in self.entries)
+
+    def find(self, item_id: str) -> Entry:
+        """Raises ConversationNotFound: it has no such item."""
+        entry = next((entry for entry in self.entries if entry.item_id == item_id), None)
+        if entry is None:
+            message = f"the conversation {self.conversation_id} has no item {item_id[:100]!r}"
+            raise ConversationNotFound(message, conversation_id=self.conversation_id, parameter="item_id")
+        return entry
+
+    def with_messages(self, messages: Sequence[Message]) -> StoredConversation:
+        """The same conversation with further messages at its end."""
+        parts = [part for message in messages for part in _parts(message)]
+        stem = self.conversation_id.removeprefix(_PREFIX)
+        items = [items_of(f"{stem}_{self.num_added + number}", part)[0] for number, part in enumerate(parts)]
+        added = [Entry(item.id, part) for item, part in zip(items, parts, strict=True)]
+        return replace(self, entries=(*self.entries, *added), num_added=self.num_added + len(added))
+
+    def with_output(self, output: Sequence[OutputItem]) -> StoredConversation:
+        """The same conversation with the output of a response at its end; the items keep their ids."""
+        added: list[Entry] = []
+        thought: str | None = None
+        for item in output:
+            if isinstance(item, OutputReasoning):
+                thought = item.content[0].text
+            else:
+                added.append(Entry(item.id, replace(answer_of([item]), reasoning=thought)))
+                thought = None
+        return replace(self, entries=(*self.entries, *added))
+
+
+class Conversations:
+    """Makes, finds, changes and deletes conversations.
+
+    Args:
+        shelf: keeps them. A conversation that changes is kept as long as a new one.
+        now: unix time in seconds.
+    """
+
+    def __init__(self, shelf: Shelf, now: Callable[[], float] = time.time) -> None:
+        self._shelf = shelf
+        self._now = now
+
+    def create(self, owner: str, metadata: Mapping[str, str], messages: Sequence[Message]) -> StoredConversation:
+        """A new conversation.
+
+        Raises:
+            InvalidInput: the metadata are too large.
+        """
+        _check(metadata)
+        made = StoredConversation(
+            conversation_id=f"{_PREFIX}{uuid.uuid4().hex}", created_at=int(self._now()), metadata=metadata
+        )
+        return self._keep(owner, made.with_messages(messages))
+
+    def get(self, owner: str, conversation_id: str, parameter: str = "conversation_id") -> StoredConversation:
+        """A conversation as it is now.
+
+        Raises:
+            ConversationNotFound: it was never kept, was evicted, was deleted, or has another owner.
+        """
+        found = self._shelf.get((owner, conversation_id))
+        if not isinstance(found, StoredConversation):
+            message = f"the conversation {conversation_id[:100]!r} is not stored here, or no longer"
+            raise ConversationNotFound(message, conversation_id=conversation_id, parameter=parameter)
+        return found
+
+    def describe(self, owner: str, conversation_id: str, metadata: Mapping[str, str]) -> StoredConversation:
+        """Gives a conversation other metadata.
+
+        Raises:
+            ConversationNotFound: see `get`.
+            InvalidInput: the metadata are too large.
+        """
+        _check(metadata)
+        return self._keep(owner, replace(self.get(owner, conversation_id), metadata=metadata))
+
+    def add(self, owner: str, conversation_id: str, messages: Sequence[Message]) -> tuple[Entry, ...]:
+        """Adds messages to a conversation, and gives the items that they became.
+
+        Raises:
+            ConversationNotFound: see `get`.
+        """
+        before = self.get(owner, conversation_id)
+        return self._keep(owner, before.with_messages(messages)).entries[len(before.entries) :]
+
+    def answered(
+        self, owner: str, conversation_id: str, messages: Sequence[Message], output: Sequence[OutputItem]
+    ) -> None:
+        """Adds what a response answered and its output; nothing happens if the conversation was deleted meanwhile."""
+        found = self._shelf.get((owner, conversation_id))
+        if isinstance(found, StoredConversation):
+            self._keep(owner, found.with_messages(messages).with_output(output))
+
+    def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
+        """Takes an item out of a conversation.
+
+        Raises:
+            ConversationNotFound: see `get`, or it has no such item.
+        """
+        before = self.get(owner, conversation_id)
+        gone = before.find(item_id)
+        return self._keep(owner, replace(before, entries=tuple(e for e in before.entries if e is not gone)))
+
+    def delete(self, owner: str, conversation_id: str) -> None:
+        """Forgets a conversation; responses that belong to it stay.
+
+        Raises:
+            ConversationNotFound: see `get`.
+        """
+        self.get(owner, conversation_id)
+        self._shelf.remove((owner, conversation_id))
+
+    def _keep(self, owner: str, conversation: StoredConversation) -> StoredConversation:
+        self._shelf.put((owner, conversation.conversation_id), conversation)
+        return conversation
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    """A message in parts of which each is one item."""
+    if message.content is not None or not message.tool_calls:
+        yield replace(message, tool_calls=())
+    for number, call in enumerate(message.tool_calls):
+        reasoning = message.reasoning if message.content is None and number == 0 else None
+        yield Message(role=message.role, tool_calls=(call,), reasoning=reasoning)
+
+
+def _check(metadata: Mapping[str, str]) -> None:
+    if len(metadata) > _MAX_PAIRS:
+        raise InvalidInput(f"`metadata` has over {_MAX_PAIRS} members", parameter="metadata")
+    if any(len(name) > _MAX_NAME or len(value) > _MAX_VALUE for name, value in metadata.items()):
+        message = f"in `metadata`, names have at most {_MAX_NAME} characters, and values {_MAX_VALUE}"
+        raise InvalidInput(message, parameter="metadata")
