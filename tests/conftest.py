@@ -1,5 +1,6 @@
 """Fixtures for every test: the real models, downloaded once into the platform's cache directory."""
 
+import gc
 import os
 import shutil
 import signal
@@ -25,6 +26,11 @@ def pytest_configure() -> None:
     """A shell without job control starts what is behind `&` deaf to Ctrl-C, and so would be all that tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and modules stay to the end: the garbage collector need not look at them during each test."""
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

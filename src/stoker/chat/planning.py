@@ -104,6 +104,8 @@ class Plan:
 
 def recalled(asked: Conversation, thoughts: Thoughts) -> Conversation:
     """The conversation, with the reasoning that its client left out of messages that call tools."""
+    if not any(message.tool_calls for message in asked.messages):
+        return asked
     return replace(asked, messages=thoughts.filled_in(asked.messages))
 
 
@@ -188,6 +190,8 @@ def _with_readable_results(asked: Conversation, card: ModelCard) -> Conversation
 
     The model has called the tool, and not the user: an error would end the conversation, since the result stays in it.
     """
+    if not any(message.role == "tool" for message in asked.messages):
+        return asked
     return replace(asked, messages=[_readable(message, card) for message in asked.messages])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, cast
@@ -145,21 +145,25 @@ class SamplingParams:
         return SamplingParams(**self._values(layers))
 
     def _values(self, layers: Sequence[SamplingParams]) -> dict[str, Any]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {name: getattr(self, name) for name in self.__slots__}
         for layer in layers:
-            values = {name: getattr(layer, name) if value is None else value for name, value in values.items()}
+            values |= {name: getattr(layer, name) for name, value in values.items() if value is None}
         bans = [params.banned_token_ids for params in (self, *layers) if params.banned_token_ids]
         if bans:
             # What a model must never write stays banned, whatever else a request bans.
             values["banned_token_ids"] = bans[0] if len(bans) == 1 else tuple(sorted(set(chain.from_iterable(bans))))
         return values
 
-    def completed(self, defaults: SamplingParams, context_size: int) -> SamplingParams:
-        """What these, a model's `defaults` and `BUILT_IN` give; `max_tokens` is at most `context_size` tokens."""
+    def completed(self, defaults: SamplingParams, context_size: int, seed: int | None = None) -> SamplingParams:
+        """What these, a model's `defaults` and `BUILT_IN` give, with `seed` where they give none.
+
+        `max_tokens` is at most `context_size` tokens.
+        """
         values = self._values((defaults, BUILT_IN))
         is_usual = self.max_tokens is None and defaults.max_tokens is None
         most = (context_size * 3 // 4 or 1) if is_usual else context_size  # it may never end
         values["max_tokens"] = most if values["max_tokens"] == NO_LIMIT else min(values["max_tokens"], most)
+        values["seed"] = seed if values["seed"] is None else values["seed"]
         return SamplingParams(**values)
 
 

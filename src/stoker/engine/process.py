@@ -1,7 +1,7 @@
 """The child process of `stoker serve`: one engine behind two sockets. Lives as long as its parent, and no longer.
 
 ```
-main thread       takes commands: aborts and pauses at once, texts to the tokenizer threads, Shutdown ends everything
+main thread       takes commands: aborts, pauses and short texts at once, others to their threads; Shutdown ends all
 tokenizer threads tokenize and check, then queue for the engine
 files thread      writes and reads slots that are saved or restored, reads adapters
 engine thread     steps; sends one frame per step, or puts it into the outbox if the parent is behind
@@ -79,6 +79,8 @@ EXIT_OK, EXIT_ENGINE_DIED = 0, 1
 _MAX_OUTBOX = 1024
 """Frames that wait for a parent that does not read; then the engine waits with them."""
 _NUM_TOKENIZERS = 2
+_SHORT_TEXT = 2048
+"""Characters, or ids. Shorter texts are tokenized on the main thread."""
 _LONG_TEXT = 1 << 18
 """Characters, or ids. Texts that are longer, which take half a second each, wait for each other only."""
 _POLL_S = 1.0
@@ -219,7 +221,15 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Failed.of(submit.request_id, error)])
             return
-        self._on_another_thread(partial(self._accept, submit), submit)
+        if self._is_quick(submit):
+            self._accept_here(submit)
+        else:
+            self._on_another_thread(partial(self._accept, submit), submit)
+
+    def _is_quick(self, submit: Submit) -> bool:
+        """Its prompt takes less time than another thread takes to begin, and the parent reads what it is told."""
+        is_plain = submit.outline is None or submit.outline.grammar is None
+        return is_plain and not self._num_queued and not submit.text_bias and _size(submit) <= _SHORT_TEXT
 
     def _embed(self, embed: Embed) -> None:
         try:
@@ -245,8 +255,14 @@ class _EngineProcess:
             case Submit() | Tokenize() | CountTokens() | Detokenize():
                 return self._long_tokenizer if _size(command) > _LONG_TEXT else self._tokenizers
 
+    def _accept_here(self, submit: Submit) -> None:
+        try:
+            self._accept(submit)
+        except Exception as fault:  # noqa: BLE001  # of this request only, as on a thread of its own
+            self._tell_fault(submit, fault)
+
     def _accept(self, submit: Submit) -> None:
-        """On a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
+        """On the main thread or a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
         try:
             stream = self._worker.admit(submit)
             self._publish([accepted(submit, stream)])
@@ -283,8 +299,10 @@ class _EngineProcess:
 
     def _note_fault(self, command: _Slow, future: Future[None]) -> None:
         """A fault of ours while a text was tokenized concerns that request only, but it must hear of it."""
-        if future.cancelled() or (fault := future.exception()) is None:
-            return
+        if not future.cancelled() and (fault := future.exception()) is not None:
+            self._tell_fault(command, fault)
+
+    def _tell_fault(self, command: _Slow, fault: BaseException) -> None:
         logger.error("a request could not be admitted", exc_info=fault)
         error = StokerError(f"the request could not be admitted: {type(fault).__name__}: {fault}")
         if isinstance(command, Submit):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from math import inf
 
 from stoker.core.model_info import ModelInfo
@@ -69,9 +68,10 @@ class RequestIntake:
             raise media_refused(submit.media[0].kind)  # what an engine takes stands in the prompt already
         self._check_length(submit)
         now = self._clock()
-        sampling = submit.sampling.completed(self._defaults, self._info.max_sequence_tokens)
+        seed = secrets.randbits(64)
+        sampling = submit.sampling.completed(self._defaults, self._info.max_sequence_tokens, seed)
         sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
-        seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        assert sampling.seed is not None, "it was filled in"
         prompt, spans = prompt_entries(self._tokenizer, submit)
         if spans and submit.echo:
             raise UnsupportedParameter("`echo` is not available for prompts with images or audio", parameter="echo")
@@ -80,7 +80,7 @@ class RequestIntake:
             request_id=submit.request_id,
             prompt=tuple(prompt),
             spans=spans,
-            sampling=replace(sampling, seed=seed),
+            sampling=sampling,
             priority=submit.priority,
             client_key=submit.client_key,
             cache_prompt=submit.cache_prompt,
@@ -92,7 +92,7 @@ class RequestIntake:
         request.check_fits(self._info)
         outline = submit.outline
         bounds = Bounds() if outline is None else self.outlines.bounds(outline, request.sampling)
-        row = self._sampler.open(request.sampling, request.prompt_tokens, seed, bounds.constraint)
+        row = self._sampler.open(request.sampling, request.prompt_tokens, sampling.seed, bounds.constraint)
         deadline = inf if submit.timeout_s is None else now + submit.timeout_s
         return Stream(
             request,

@@ -14,6 +14,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -43,6 +44,10 @@ from stoker.server.request.request import Caller
 from stoker.server.sessions.names import header_of
 from stoker.server.transport.connection import read_body, while_connected
 from stoker.server.transport.sse import EventStream
+from stoker.text.template_budget import TakesLonger, briefly
+
+_SHORT_BODY = 4096
+"""Bytes."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -181,6 +186,17 @@ class Call(Generic[BodyT]):
         Chat templates do, as they are programs of the model's author, and so do replies of millions of numbers.
         """
         return await asyncio.to_thread(function, *args, **kwargs)
+
+    async def off_loop_if_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `off_loop`. A short request is handled at once if its template does little: a thread would cost more.
+
+        `function` may be called twice, so it must change nothing.
+        """
+        size = self.request.headers.get("content-length", "")
+        if size.isdecimal() and int(size) <= _SHORT_BODY:
+            with suppress(TakesLonger), briefly():
+                return function(*args, **kwargs)
+        return await self.off_loop(function, *args, **kwargs)
 
 
 Handler: TypeAlias = Callable[[Call[BodyT]], Awaitable[Response | EventStream]]

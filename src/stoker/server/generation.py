@@ -119,7 +119,7 @@ class GenerationRequest:
         needs_logprobs = self.num_computed > self.n and params.logprobs is None
         if needs_logprobs:
             return replace(params, seed=seed, logprobs=0, post_sampling_probs=None)
-        return replace(params, seed=seed)
+        return params if seed == params.seed else replace(params, seed=seed)
 
 
 class Generation:

@@ -13,7 +13,7 @@ import jinja2
 
 from stoker.errors import InvalidInput, TemplateError
 from stoker.text.messages import ArgumentForm, Json, Message, is_image, message_to_dict, plain_json
-from stoker.text.template_budget import MAX_CPU_S, MAX_WORK, WorkLimitExceeded, limited
+from stoker.text.template_budget import MAX_CPU_S, MAX_WORK, WorkLimitExceeded, limited, take_time
 from stoker.text.template_sandbox import RaisedByTemplate, TemplateSandbox
 
 CHATML = """\
@@ -84,6 +84,7 @@ class ChatTemplate:
         self._knows_developer = "developer" in self.source
         if len(self.source) > MAX_SOURCE_CHARS:
             raise TemplateError(f"the chat template is longer than {MAX_SOURCE_CHARS} characters")
+        take_time()
         with limited(), _template_errors():
             self._template = TemplateSandbox().load(self.source)
 

@@ -15,6 +15,7 @@ from stoker.core.media import Media, MediaKind
 from stoker.core.sound_formats import sound_format
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.file_formats import format_name
+from stoker.text.template_budget import take_time
 
 MAX_MEDIA_BYTES = 20 << 20
 """Maximum size of one file."""
@@ -185,6 +186,7 @@ def decoded_file(text: object, where: str) -> bytes:
 
 def _decoded(payload: str, where: str) -> bytes:
     """Programs break base64 into lines, leave out its padding, and use the characters that suit URLs."""
+    take_time()
     try:
         digits = payload.encode("ascii").translate(_TO_STANDARD, _BLANKS).rstrip(b"=")
         # A third more characters than bytes: what is too large need not be decoded.

@@ -16,6 +16,9 @@ from typing import TypeAlias, cast
 
 MAX_WORK = 10_000_000
 MAX_CPU_S = 5.0
+_BRIEF_WORK = 4_000
+_BRIEF_CPU_S = 0.005
+"""Budget of a template inside `briefly`."""
 
 Growth: TypeAlias = Callable[..., int]
 """From the arguments of an operation, at least how many characters it makes beyond those that it was given."""
@@ -33,10 +36,15 @@ class WorkLimitExceeded(Exception):
     """The template used up its budget."""
 
 
-class _Budget:
-    __slots__ = ("deadline", "left", "look_at")
+class TakesLonger(Exception):
+    """The work used up the budget of `briefly`; elsewhere it may take its time."""
 
-    def __init__(self, work: int, cpu_s: float) -> None:
+
+class _Budget:
+    __slots__ = ("deadline", "excess", "left", "look_at")
+
+    def __init__(self, work: int, cpu_s: float, excess: type[Exception]) -> None:
+        self.excess = excess
         self.left = work
         self.look_at = work
         self.deadline = thread_time() + cpu_s
@@ -44,17 +52,38 @@ class _Budget:
     def look(self) -> None:
         if self.left < 0 or thread_time() > self.deadline:
             self.left, self.look_at = -1, 0
-            raise WorkLimitExceeded("it does too much work")
+            raise self.excess("it does too much work")
         self.look_at = max(0, self.left - _LOOK_EVERY)
 
 
 _budget: ContextVar[_Budget] = ContextVar("template_budget")
+_is_brief: ContextVar[bool] = ContextVar("template_is_brief", default=False)
+
+
+@contextmanager
+def briefly() -> Generator[None]:
+    """Inside the block, each template has a small budget, and `TakesLonger` is raised where that is not enough."""
+    token = _is_brief.set(True)
+    try:
+        yield
+    finally:
+        _is_brief.reset(token)
+
+
+def take_time() -> None:
+    """Raises TakesLonger inside `briefly`: what follows takes long, and pays from no budget."""
+    if _is_brief.get():
+        raise TakesLonger
 
 
 @contextmanager
 def limited(*, work: int = MAX_WORK, cpu_s: float = MAX_CPU_S) -> Generator[None]:
     """Gives what runs inside the block a budget: units of work, and CPU seconds of this thread."""
-    token = _budget.set(_Budget(work, cpu_s))
+    if _is_brief.get():
+        budget = _Budget(min(work, _BRIEF_WORK), min(cpu_s, _BRIEF_CPU_S), TakesLonger)
+    else:
+        budget = _Budget(work, cpu_s, WorkLimitExceeded)
+    token = _budget.set(budget)
     try:
         yield
     finally:

@@ -207,7 +207,7 @@ def test_deadline_ends_a_request_and_only_that():
 def test_slow_tokenizing_stops_neither_aborts_nor_others():
     async def test() -> None:
         async with started(parallel=1) as client:
-            slow = asyncio.create_task(answer(client, "SLOW"))
+            slow = asyncio.create_task(answer(client, "SLOW" + "x" * 3000))
             running = client.generate(Submit("a", "Q:", ENDLESS))
             await first_output(running)
             await running.aclose()

@@ -1,3 +1,6 @@
+import threading
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -6,6 +9,7 @@ from hypothesis import strategies as st
 from stoker.engine.protocol import Timing
 from stoker.engine.traces import Trace, TraceEnd
 from stoker.errors import EngineCrashed
+from stoker.text.template_budget import charge, limited
 from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, events, logprob, make_app, position
 
 
@@ -248,3 +252,28 @@ def test_probabilities_of_what_a_token_was_drawn_from_have_llama_servers_names_t
     reply = chat(runtime, logprobs=True, top_logprobs=1, post_sampling_probs=True).json()
     top = {"token": "é", "logprob": 0.0, "bytes": [0xC3, 0xA9], "prob": 1.0}
     assert reply["choices"][0]["logprobs"]["content"] == [{**top, "top_logprobs": [top], "top_probs": [top]}]
+
+
+class Rendering(FakeRuntime):
+    """Notes which thread renders, and pays for it as a template does."""
+
+    def __init__(self, work: int) -> None:
+        super().__init__()
+        self.work = work
+        self.threads: list[threading.Thread] = []
+
+    def render_chat(self, *args: Any, **kwargs: Any) -> str:
+        self.threads.append(threading.current_thread())
+        with limited():
+            charge(self.work)
+        return super().render_chat(*args, **kwargs)
+
+
+def test_only_short_requests_with_a_quick_template_are_rendered_beside_the_streams():
+    quick, slow, large = Rendering(10), Rendering(100_000), Rendering(10)
+    for runtime, content in ((quick, "hi"), (slow, "hi"), (large, "hi" * 3000)):
+        assert chat(runtime, messages=[{"role": "user", "content": content}]).status_code == 200
+    here = threading.current_thread()
+    assert [thread is here for thread in quick.threads] == [True]
+    assert [thread is here for thread in slow.threads] == [True, False]
+    assert [thread is here for thread in large.threads] == [False]

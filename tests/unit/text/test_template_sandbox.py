@@ -190,3 +190,18 @@ def test_a_long_conversation_is_no_problem() -> None:
     source += "{% endfor %}{{ '<' + m.role + '>' + m.content | trim + '\n' }}{% endfor %}"
     messages = [Message(role="user", content="word " * 200)] * 300
     assert len(ChatTemplate(source).render(messages)) > 300 * 1000
+
+
+def test_what_must_be_brief_ends_early_and_can_be_done_again_at_leisure() -> None:
+    template = ChatTemplate("{% for i in range(5000) %}{% endfor %}done")
+    short = ChatTemplate("{{ messages[0].content }}")
+    with template_budget.briefly():
+        with pytest.raises(template_budget.TakesLonger):
+            template.render(USER)
+        assert short.render(USER) == "hi"
+    assert template.render(USER) == "done"
+
+
+def test_what_must_be_brief_compiles_nothing() -> None:
+    with template_budget.briefly(), pytest.raises(template_budget.TakesLonger):
+        ChatTemplate("brief")

@@ -38,7 +38,8 @@ async def resolve_files(call: Call[Any], card: ModelCard, messages: object, wher
         InvalidInput: a file cannot be had, is too large, or cannot be read.
         FileNotStored: no file of this client has such an id.
     """
-    await call.wait(_resolve(call, card, messages, where))
+    if has_documents(messages) or any(references(messages, where)):
+        await call.wait(_resolve(call, card, messages, where))
 
 
 async def _resolve(call: Call[Any], card: ModelCard, messages: object, where: str) -> None:

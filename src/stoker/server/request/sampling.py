@@ -74,7 +74,10 @@ def reported_sampling(
     fields: StreamedFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
 ) -> SamplingParams:
     """The same of a request that may ask for what its tokens were drawn from."""
-    return replace(sampling_params(fields, logprobs, words), post_sampling_probs=fields.post_sampling_probs)
+    params = sampling_params(fields, logprobs, words)
+    if fields.post_sampling_probs is None:
+        return params
+    return replace(params, post_sampling_probs=fields.post_sampling_probs)
 
 
 def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mapping[str, str]) -> SamplingParams:

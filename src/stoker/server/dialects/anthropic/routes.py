@@ -41,7 +41,7 @@ async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
     served = await call.lease(call.body.model)
     caller = call.caller("msg", "_")
     await resolve_files(call, served.runtime.card, call.body.messages, "messages")
-    asked = await call.off_loop(message_request, call.body, served.runtime, caller, call.config)
+    asked = await call.off_loop_if_long(message_request, call.body, served.runtime, caller, call.config)
     asking = Asked(call.request, call.config, served, asked)
     thinking = call.body.thinking
     omits_thinking = thinking is not None and thinking.display == "omitted"

@@ -97,7 +97,7 @@ async def chat(call: Call[ChatRequest]) -> Response | EventStream:
     served = await _served(call)
     if is_load(call.body):
         return _loaded(call, served, chat_reply)
-    asked = await call.off_loop(_chat_request, call.body, served, call.caller("ollama"), call.config)
+    asked = await call.off_loop_if_long(_chat_request, call.body, served, call.caller("ollama"), call.config)
     return await answer(
         Asked(call.request, call.config, served, _named(asked, call)),
         lambda generation: OllamaWriter(

@@ -53,7 +53,7 @@ async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | Even
     served = await call.lease(call.body.model)
     caller = call.caller("chatcmpl")
     await resolve_files(call, served.runtime.card, call.body.messages, "messages")
-    asked = await call.off_loop(chat_request, call.body, served.runtime, caller, call.config)
+    asked = await call.off_loop_if_long(chat_request, call.body, served.runtime, caller, call.config)
     asking, options = Asked(call.request, call.config, served, asked), _stream_options(call.body)
     has_timings = bool(call.body.timings_per_token)
     return await answer(
