@@ -167,6 +167,29 @@ def test_history_of_thoughts_and_tools_reaches_the_template():
     assert (sent[2].tool_call_id, sent[2].text) == ("t1", "noon")
 
 
+def test_calls_of_hosted_tools_in_a_conversation_are_left_out_and_listed():
+    runtime = FakeRuntime()
+    use = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "rain"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"encrypted_content": "x"}]}
+    history = [
+        *HI,
+        {"role": "assistant", "content": [use, found, {"type": "text", "text": "It rains."}]},
+        *HI,
+        {"role": "assistant", "content": [use, found]},
+        *HI,
+    ]
+    response = message(runtime, messages=history)
+    assert response.status_code == 200
+    assert [(m.role, m.text) for m in runtime.rendered[-1][0]] == [
+        ("user", "hi"),
+        ("assistant", "It rains."),
+        ("user", "hi"),
+        ("user", "hi"),
+    ]
+    places = [f"messages[{index}].content[{place}]" for index in (1, 3) for place in (0, 1)]
+    assert response.headers["x-stoker-ignored"].split(", ") == places
+
+
 def test_document_of_plain_text_is_text_with_its_title():
     runtime = FakeRuntime()
     source = {"type": "text", "media_type": "text/plain", "data": "It rains."}

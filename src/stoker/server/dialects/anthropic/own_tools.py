@@ -1,9 +1,9 @@
-"""The tools of an Anthropic request that the client runs; beside them, tools of Anthropic's servers are left out."""
+"""The tools of an Anthropic request that the client runs. What tools of Anthropic's servers wrote is left out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from stoker.errors import UnsupportedParameter
 from stoker.server.fields import note_ignored
@@ -11,6 +11,7 @@ from stoker.server.fields import note_ignored
 _SEARCH = "tool_search_tool_"
 _HOSTED = ("web_search_", "web_fetch_", "code_execution_", "advisor_", _SEARCH)
 """Beginnings of the types of tools that Anthropic's servers run."""
+_HOSTED_CALLS = ("server_tool_use", "mcp_tool_use")
 
 
 def own_tools(tools: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -32,6 +33,16 @@ def own_tools(tools: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str
     if any(_kind(tool).startswith(_SEARCH) for _, tool in hosted):
         return [(where, {**tool, "defer_loading": False}) for where, tool in own]
     return own
+
+
+def is_of_hosted_tool(block: object) -> bool:
+    """Whether a block of an answer is a call of a tool that Anthropic's servers ran, or its result.
+
+    A conversation that began there has them. Often the results are encrypted, and the text of the answer says what they
+    were used for.
+    """
+    kind = str(cast("dict[str, object]", block).get("type")) if isinstance(block, dict) else ""
+    return kind in _HOSTED_CALLS or kind.endswith("_tool_result")
 
 
 def not_available(tool: Mapping[str, Any], where: str) -> UnsupportedParameter:

@@ -17,8 +17,9 @@ from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.anthropic.client_tools import CLIENT_TOOLS
 from stoker.server.dialects.anthropic.late_tools import LateTools
-from stoker.server.dialects.anthropic.own_tools import not_available, own_tools
+from stoker.server.dialects.anthropic.own_tools import is_of_hosted_tool, not_available, own_tools
 from stoker.server.dialects.anthropic.types import CountTokensRequest, MessagesRequest
+from stoker.server.fields import note_ignored
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.request import Caller, generation_request
@@ -163,14 +164,19 @@ def _messages(raw: dict[str, Any], where: str) -> list[Message]:
     if not isinstance(content, list):
         return [message_from_dict({"role": raw.get("role"), "content": content}, where)]
     turn = _Turn()
-    for index, block in enumerate(cast("list[object]", content)):
-        _sort(turn, block, f"{where}.content[{index}]")
+    blocks = cast("list[object]", content)
+    hosted = [raw.get("role") == "assistant" and is_of_hosted_tool(block) for block in blocks]
+    for index, block in enumerate(blocks):
+        if hosted[index]:
+            note_ignored(f"{where}.content[{index}]")
+        else:
+            _sort(turn, block, f"{where}.content[{index}]")
     own: dict[str, Any] = {"role": raw.get("role"), "content": turn.texts or None}
     if turn.thoughts:
         own["reasoning_content"] = "\n".join(turn.thoughts)
     if turn.calls:
         own["tool_calls"] = turn.calls
-    has_own = turn.texts or turn.thoughts or turn.calls or not turn.results
+    has_own = turn.texts or turn.thoughts or turn.calls or not (turn.results or any(hosted))
     return [message_from_dict(message, where) for message in (*turn.results, *([own] if has_own else []))]
 
 
