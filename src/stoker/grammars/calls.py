@@ -232,7 +232,7 @@ class _Plan:
         return {"$defs": {}} | self._lowered[index].schema
 
     def _members(self, part: Json) -> str:
-        self._is_json &= part["notation"] == "python"
+        self._is_json = False
         schema = self._schema(part["members"])
         options = [each for each in _objects(schema, schema["$defs"]) if is_object(each)]
         try:

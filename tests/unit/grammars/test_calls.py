@@ -232,6 +232,19 @@ def test_what_templates_write_is_allowed(turn: dict[str, Any], answers: Answers)
         assert calls == [("probe_weather", PROBE_ARGUMENTS), ("probe_ping", {})][:limit]
 
 
+def test_escape_sequences_of_json_are_none_of_python(answers: Answers) -> None:
+    cities = {"type": "object", "properties": {"city": {"enum": ["a/é", "😀"]}}, "required": ["city"]}
+    offered = [Tool(name="go", parameters=cities)]
+    grammar = call_grammar(ROWS["pythonic"], offered, REQUIRED)
+    assert accepts(answers, grammar, "[go(city='a/é')]") is True
+    for written in (r"[go(city='a\/é')]", r"[go(city='\ud83d\ude00')]"):
+        assert accepts(answers, grammar, written) is not True
+    in_json = call_grammar(ROWS["hermes"], offered, REQUIRED)
+    call = '<tool_call>\n{"name": "go", "arguments": {"city": "%s"}}\n</tool_call>'
+    for written in ("a/é", r"a/\u00e9", r"\ud83d\ude00"):
+        assert accepts(answers, in_json, call % written) is True
+
+
 @rows
 def test_calls_of_the_conversation_are_allowed(row: Format, answers: Answers) -> None:
     """Those that Stoker writes itself, where a template writes none."""
