@@ -237,12 +237,12 @@ def test_escape_sequences_of_json_are_none_of_python(answers: Answers) -> None:
     offered = [Tool(name="go", parameters=cities)]
     grammar = call_grammar(ROWS["pythonic"], offered, REQUIRED)
     assert accepts(answers, grammar, "[go(city='a/é')]") is True
-    for written in (r"[go(city='a\/é')]", r"[go(city='\ud83d\ude00')]"):
-        assert accepts(answers, grammar, written) is not True
+    for arguments in (r"[go(city='a\/é')]", r"[go(city='\ud83d\ude00')]"):
+        assert accepts(answers, grammar, arguments) is not True
     in_json = call_grammar(ROWS["hermes"], offered, REQUIRED)
     call = '<tool_call>\n{"name": "go", "arguments": {"city": "%s"}}\n</tool_call>'
-    for written in ("a/é", r"a/\u00e9", r"\ud83d\ude00"):
-        assert accepts(answers, in_json, call % written) is True
+    for arguments in ("a/é", r"a/\u00e9", r"\ud83d\ude00"):
+        assert accepts(answers, in_json, call % arguments) is True
 
 
 @rows
