@@ -227,7 +227,7 @@ class JsonConstraint(GrammarConstraint):
             return super().validate((self._spellings.opening[0], token_id)) == 2
         if token_id in self._eog_token_ids:
             return not self._begun and self.can_end
-        return not self._begun and super().validate((token_id,)) == 1
+        return not self._begun and self._takes(token_id)
 
     def _goes_on(self, token_id: int) -> bool:
         """Whether the token is, or begins with, a part of an escape sequence that the engine does not know."""

@@ -55,7 +55,7 @@ class GrammarConstraint:
         """See `Constraint.allows`. Takes about 1 µs."""
         if token_id in self._eog_token_ids:
             return self.can_end
-        return self.validate((token_id,)) == 1
+        return self._takes(token_id)
 
     def push(self, token_id: int) -> None:
         """See `Constraint.push`."""
@@ -78,6 +78,10 @@ class GrammarConstraint:
     def copy(self) -> GrammarConstraint:
         """The same grammar at the same place. Costs 1 µs at the beginning, and milliseconds late in a long answer."""
         return GrammarConstraint(self._matcher.deep_copy(), self._vocab_size, self._eog_token_ids)
+
+    def _takes(self, token_id: int) -> bool:
+        """Whether the engine allows a token that ends no answer."""
+        return self.error is None and token_id < self._vocab_size and self._matcher.validate_tokens([token_id]) == 1
 
     def _is_full(self, words: NDArray[np.uint32]) -> bool:
         last = _ALL >> (-self._vocab_size % 32)
