@@ -4,10 +4,11 @@ VENV := .venv
 BIN  := $(VENV)/bin
 # A worker for each core, up to four: each loads the models that its tests share.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
-# Each worker has a core: matrices of references on several threads would wait for the other workers.
-export OPENBLAS_NUM_THREADS := 1
 # Tests start hundreds of interpreters: without bytecode in files, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
+
+# Each worker has a core: matrices of references on several threads would wait for the other workers.
+test test-all: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-browser test-cluster test-gpu test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean

@@ -64,7 +64,7 @@ int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& cha
     if (!takes_all && (rank_few(row, n, count, mask) || rank_likely(row, n, count, mask))) {
         return ranked_.empty() ? -1 : draw_ranked(chain);
     }
-    const int32_t wanted = chain.temperature == 0 ? 1 : takes_all ? num_blocks_ : std::min(chain.top_k, num_blocks_);
+    const int32_t wanted = takes_all ? num_blocks_ : std::min(count, num_blocks_);
     allowed_.resize(n);
     allowed_maxima_.assign(num_blocks_, kNever);
     high_.resize(num_blocks_);
@@ -152,10 +152,9 @@ int32_t RowSampler::choose_looked_at(const float* row, int32_t n, const Chain& c
     }
     if (chain.top_k > 0) {
         rank(row, n, chain.top_k);
-        keep_mass(chain.top_p, accumulate(1));
-    } else {
-        rank_mass(row, n, chain.top_p);
+        return draw_ranked(chain);
     }
+    rank_mass(row, n, chain.top_p);
     return draw(chain);
 }
 
