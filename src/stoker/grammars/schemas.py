@@ -40,21 +40,6 @@ class Lowered:
     """What is not enforced, in words; nothing if the schema was to be enforced strictly."""
 
 
-def lower(text: str, *, is_strict: bool = True) -> Lowered:
-    """A schema that the engine enforces, from a schema of any draft from 4 on.
-
-    Args:
-        text: JSON.
-        is_strict: refuse what cannot be enforced; otherwise it is dropped and listed.
-
-    Raises:
-        GrammarInvalid: it is no JSON, or no schema.
-        GrammarTooComplex: it is too large, too deep, or has too many combinations.
-        UnsupportedSchema: a keyword cannot be enforced, or nothing satisfies the schema.
-    """
-    return lower_schema(parse_json(text), is_strict=is_strict)
-
-
 def parse_json(text: str) -> Json:
     """Raises:
     GrammarInvalid: it is no JSON.
@@ -75,7 +60,17 @@ def _no_number(name: str) -> Json:
 
 
 def lower_schema(schema: Json, *, is_strict: bool = True) -> Lowered:
-    """As `lower`, for a value that was parsed."""
+    """A schema that the engine enforces, from a schema of any draft from 4 on.
+
+    Args:
+        schema: see `parse_json`.
+        is_strict: refuse what cannot be enforced; otherwise it is dropped and listed.
+
+    Raises:
+        GrammarInvalid: it is no schema.
+        GrammarTooComplex: it is too deep, or has too many combinations.
+        UnsupportedSchema: a keyword cannot be enforced, or nothing satisfies the schema.
+    """
     if not isinstance(schema, (dict, bool)):
         raise GrammarInvalid("a JSON schema is an object, `true` or `false`")
     ledger = Ledger(is_strict)

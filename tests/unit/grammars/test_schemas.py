@@ -10,9 +10,14 @@ import pytest
 
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarInvalid, GrammarTooComplex, UnsupportedSchema
-from stoker.grammars.schemas import lower
+from stoker.grammars.schemas import Lowered, lower_schema, parse_json
 from tests.grammars import Answers
 from tests.waiting import BOUND_S
+
+
+def lower(text: str, *, is_strict: bool = True) -> Lowered:
+    return lower_schema(parse_json(text), is_strict=is_strict)
+
 
 TREE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/tree"}}, "required": ["v"]}
 KINDS = {
