@@ -3,6 +3,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings.hpp"
@@ -28,7 +30,9 @@ using Rows = Array<float, 2>;
 using Row = Array<const float, 1>;
 // Of the tokens that are allowed in a row, as words of bits.
 using Mask = Array<const uint32_t, 1>;
-using Masks = std::vector<std::optional<Mask>>;
+// A mask, or something with the methods `allows` and `mask` of a Constraint.
+using RowMask = std::variant<Mask, nb::object>;
+using Masks = std::vector<std::optional<RowMask>>;
 // Window (0 = all), repetition, presence, frequency.
 using PenaltyNumbers = std::tuple<size_t, float, float, float>;
 
@@ -80,14 +84,14 @@ public:
                 "a row was compiled for another vocabulary");
         require(!masks || masks->size() == rows.size(), "each row of logits needs a mask or none");
         std::optional<nb::gil_scoped_release> release;
-        if (logits.size() >= kLongWork && !maxima) {
+        if (logits.size() >= kLongWork && !maxima && !masks) {
             release.emplace();
         }
         std::vector<int32_t> out;
         for (size_t i = 0; i < rows.size(); ++i) {
             float* found = maxima ? maxima->data() + i * num_maxima(n) : nullptr;
             float* row = logits.data() + i * n;
-            const Mask* mask = masks && (*masks)[i] ? &*(*masks)[i] : nullptr;
+            const auto* mask = masks && (*masks)[i] ? &*(*masks)[i] : nullptr;
             out.push_back(rows[i] ? choose_one(row, n, *rows[i], found, mask) : -1);
         }
         return out;
@@ -134,7 +138,7 @@ public:
     }
 
 private:
-    int32_t pick(float* row, int32_t n, CompiledRow& compiled, uint32_t ahead, float* maxima, const Mask* mask = nullptr) {
+    int32_t pick(float* row, int32_t n, CompiledRow& compiled, uint32_t ahead, float* maxima, const RowMask* mask = nullptr) {
         if (!compiled.edits.can_edit(row)) {
             return -1;
         }
@@ -142,13 +146,27 @@ private:
         compiled.edits.apply(edited);
         Chain chain = compiled.chain;
         chain.index += ahead;
-        const int32_t chosen = mask ? sampler_.choose_allowed(row, n, chain, maxima, {mask->data(), mask->size()})
-                                    : sampler_.choose(row, n, chain, maxima);
-        edited.undo();
-        return chosen;
+        if (mask == nullptr) {
+            return sampler_.choose(row, n, chain, maxima);
+        }
+        if (const auto* words = std::get_if<Mask>(mask)) {
+            return sampler_.choose_allowed(row, n, chain, maxima, {words->data(), words->size()});
+        }
+        return choose_asking(row, n, chain, maxima, std::get<nb::object>(*mask));
     }
 
-    int32_t choose_one(float* row, int32_t n, CompiledRow& compiled, float* maxima, const Mask* mask) {
+    int32_t choose_asking(const float* row, int32_t n, const Chain& chain, const float* maxima, const nb::object& constraint) {
+        const nb::object allows = constraint.attr("allows");
+        std::optional<Mask> words;
+        const auto mask = [&]() -> std::optional<std::span<const uint32_t>> {
+            words = nb::cast<std::optional<Mask>>(constraint.attr("mask")());
+            return words ? std::optional(std::span(words->data(), words->size())) : std::nullopt;
+        };
+        const auto allows_one = [&](int32_t token_id) { return nb::cast<bool>(allows(token_id)); };
+        return sampler_.choose_asking(row, n, chain, maxima, {allows_one, mask});
+    }
+
+    int32_t choose_one(float* row, int32_t n, CompiledRow& compiled, float* maxima, const RowMask* mask) {
         const int32_t chosen = pick(row, n, compiled, 0, maxima, mask);
         if (chosen >= 0) {
             compiled.edits.push(chosen);

@@ -41,7 +41,7 @@ void EditedRow::set(int32_t token_id, float logit) {
     }
 }
 
-void EditedRow::undo() {
+EditedRow::~EditedRow() {
     for (const auto& [token_id, logit, top] : std::views::reverse(edits_)) {
         row_[token_id] = logit;
         if (maxima_ != nullptr) {

@@ -29,10 +29,13 @@ public:
         edits_.clear();
     }
 
+    EditedRow(const EditedRow&) = delete;
+    EditedRow& operator=(const EditedRow&) = delete;
+    // Everything is as it was.
+    ~EditedRow();
+
     float operator[](int32_t token_id) const { return row_[token_id]; }
     void set(int32_t token_id, float logit);
-    // Everything is as it was.
-    void undo();
 
 private:
     const SamplingKernels& kernels_;

@@ -16,6 +16,12 @@ constexpr auto ranks_before = [](const Ranked& a, const Ranked& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
 };
 
+// Of likely tokens: an answer takes about a tenth of the time of a mask.
+constexpr int32_t kMostAsked = 8;
+
+// How many of the largest logits count; 0: all of them.
+int32_t wanted_of(const Chain& chain) { return chain.temperature == 0 ? 1 : chain.top_k; }
+
 uint64_t mix(uint64_t value) {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
     value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
@@ -59,9 +65,16 @@ int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& cha
     if (!look(row, n, maxima)) {
         return -1;
     }
-    const bool takes_all = chain.temperature != 0 && chain.top_k == 0;  // the mass of the whole row
-    const int32_t count = chain.temperature == 0 ? 1 : chain.top_k;
-    if (!takes_all && (rank_few(row, n, count, mask) || rank_likely(row, n, count, mask))) {
+    likely_.clear();
+    return choose_masked(row, n, chain, mask);
+}
+
+// From a row that is looked at. What is likely is known, or empty.
+int32_t RowSampler::choose_masked(const float* row, int32_t n, const Chain& chain, std::span<const uint32_t> mask) {
+    const int32_t count = wanted_of(chain);
+    const bool takes_all = count == 0;  // the mass of the whole row
+    if (!takes_all && (rank_few(row, n, count, mask) ||
+                       ((!likely_.empty() || find_likely(row, n, chain)) && rank_likely(count, mask)))) {
         return ranked_.empty() ? -1 : draw_ranked(chain);
     }
     const int32_t wanted = takes_all ? num_blocks_ : std::min(count, num_blocks_);
@@ -92,6 +105,88 @@ int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& cha
     return find_tops() ? choose_looked_at(allowed_.data(), n, chain) : -1;
 }
 
+int32_t RowSampler::choose_asking(const float* row, int32_t n, const Chain& chain, const float* maxima,
+                                  const Allowed& allowed) {
+    if (!look(row, n, maxima)) {
+        return -1;
+    }
+    if (find_likely(row, n, chain) && is_decided_by(chain, allowed.allows)) {
+        return chain.temperature == 0 ? ranked_.front().token_id : draw(chain);
+    }
+    const auto mask = allowed.mask();
+    return mask ? choose_masked(row, n, chain, *mask) : choose_looked_at(row, n, chain);
+}
+
+// Ranks twice as many tokens as are wanted, or some more, as if all were allowed. False: that is not worth it.
+bool RowSampler::find_likely(const float* row, int32_t n, const Chain& chain) {
+    const int32_t count = wanted_of(chain);
+    likely_.clear();
+    if (count == 0 || 2 * count > num_blocks_) {
+        return false;
+    }
+    rank(row, n, std::max(2 * count, count + kMostAsked));
+    likely_.swap(ranked_);
+    return true;
+}
+
+// The tokens that top-p and min-p keep are a beginning of those that are allowed. It may be known before all of these are, since
+// the others weigh at least nothing, and at most as much as the next likely tokens.
+//
+//   likely    a  b  c  d  e  f      of three wanted: b and d are allowed, and the third weighs at most as much as e
+//   asked     .  b  .  d
+bool RowSampler::is_decided_by(const Chain& chain, const std::function<bool(int32_t)>& allows) {
+    const auto count = size_t(wanted_of(chain)), most = std::min(size_t(kMostAsked), likely_.size());
+    const auto add = [&](size_t first, size_t size) {
+        const auto from = likely_.begin() + ptrdiff_t(first);
+        ranked_.insert(ranked_.end(), from, from + ptrdiff_t(std::min(size, likely_.size() - first)));
+    };
+    ranked_.clear();
+    add(0, count);
+    if (!is_decided(chain, std::min(most, ranked_.size()), most)) {
+        return false;  // nor is it if some of these are forbidden
+    }
+    ranked_.clear();
+    size_t num_allowed = 0;
+    for (size_t i = 0; i < most; ++i) {
+        if (allows(likely_[i].token_id)) {
+            ranked_.resize(num_allowed);
+            add(i, count - num_allowed);
+            if (is_decided(chain, ++num_allowed, i + 1)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// Whether it is known which tokens are kept; if so, only those are left. Of the ranked tokens the first are allowed, and the
+// others may be; of the likely ones so many were asked about.
+bool RowSampler::is_decided(const Chain& chain, size_t num_allowed, size_t num_asked) {
+    peak_ = ranked_.front().logit;
+    if (chain.temperature == 0 || chain.top_k == 1) {
+        ranked_.resize(1);
+        return true;
+    }
+    const double most = accumulate(1), least = cumulative_[num_allowed - 1];
+    const auto end = cumulative_.begin() + num_allowed;
+    // Too many if it is more than those that are known.
+    const auto kept = [&](double total) {
+        return chain.top_p < 1 ? size_t(std::lower_bound(cumulative_.begin(), end, chain.top_p * total) - cumulative_.begin()) + 1
+                               : size_t(num_allowed) + 1;
+    };
+    size_t fewest = kept(least), largest = kept(most);
+    const double floor = double(peak_) - chain.min_p_distance;
+    if (num_allowed == size_t(chain.top_k) || num_asked >= likely_.size() || !(likely_[num_asked].logit >= floor)) {
+        fewest = std::min(fewest, num_allowed);  // there are no others, or all of them are too unlikely
+        largest = std::min(largest, num_allowed);
+    }
+    if (fewest != largest || largest > num_allowed) {
+        return false;
+    }
+    ranked_.resize(largest);
+    return true;
+}
+
 // Ranks what a mask allows if that is little. False: it is not.
 bool RowSampler::rank_few(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask) {
     constexpr int kFew = 256;
@@ -112,21 +207,19 @@ bool RowSampler::rank_few(const float* row, int32_t n, int32_t count, std::span<
     return true;
 }
 
-// Ranks what a mask allows if that can be found among the likely tokens, twice as many as are wanted. False: it cannot.
-bool RowSampler::rank_likely(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask) {
-    if (2 * count > num_blocks_) {
-        return false;
-    }
-    rank(row, n, 2 * count);
-    std::erase_if(ranked_, [mask](const Ranked& each) {
+// Ranks what a mask allows if that can be found among the likely tokens. False: it cannot.
+bool RowSampler::rank_likely(int32_t count, std::span<const uint32_t> mask) {
+    ranked_.clear();
+    for (const Ranked& each : likely_) {
         const size_t word = each.token_id / 32;
-        return word >= mask.size() || (mask[word] >> each.token_id % 32 & 1) == 0;
-    });
-    if (ranked_.size() < size_t(count)) {
-        return false;
+        if (word < mask.size() && (mask[word] >> each.token_id % 32 & 1) != 0) {
+            ranked_.push_back(each);
+        }
+        if (ranked_.size() == size_t(count)) {
+            return true;
+        }
     }
-    ranked_.resize(count);
-    return true;
+    return false;
 }
 
 int32_t RowSampler::draw_ranked(const Chain& chain) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,6 +46,13 @@ struct Ranked {
     int32_t token_id;
 };
 
+// Which tokens a row may take.
+struct Allowed {
+    std::function<bool(int32_t)> allows;
+    // The same for all tokens, as in SamplingKernels::mask; nothing if all are allowed.
+    std::function<std::optional<std::span<const uint32_t>>()> mask;
+};
+
 class RowSampler {
 public:
     explicit RowSampler(const SamplingKernels& kernels) : kernels_(kernels) {}
@@ -53,6 +62,9 @@ public:
     int32_t choose(const float* row, int32_t n, const Chain& chain, const float* maxima);
     // The same from the tokens that a mask allows (SamplingKernels::mask). Of the row all numbers count, also those of others.
     int32_t choose_allowed(const float* row, int32_t n, const Chain& chain, const float* maxima, std::span<const uint32_t> mask);
+    // The same, by asking about a few likely tokens, one at a time and in the order of their logits; for the mask only if these
+    // do not decide it.
+    int32_t choose_asking(const float* row, int32_t n, const Chain& chain, const float* maxima, const Allowed& allowed);
     // The largest possible logits, descending, of equal ones the lowest ids first; those of -inf are left out.
     const std::vector<Ranked>& largest(const float* row, int32_t n, int32_t count, const float* maxima);
 
@@ -60,8 +72,12 @@ private:
     bool look(const float* row, int32_t n, const float* maxima);
     bool find_tops();
     bool rank_few(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask);
-    bool rank_likely(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask);
+    bool rank_likely(int32_t count, std::span<const uint32_t> mask);
+    int32_t choose_masked(const float* row, int32_t n, const Chain& chain, std::span<const uint32_t> mask);
+    bool find_likely(const float* row, int32_t n, const Chain& chain);
+    bool is_decided_by(const Chain& chain, const std::function<bool(int32_t)>& allows);
     int32_t draw_ranked(const Chain& chain);
+    bool is_decided(const Chain& chain, size_t num_allowed, size_t num_asked);
     void keep_largest(int32_t count);
     int32_t choose_looked_at(const float* row, int32_t n, const Chain& chain);
     int32_t first_largest(const float* row, int32_t n) const;
@@ -79,7 +95,7 @@ private:
     std::vector<float> allowed_, allowed_maxima_;  // blocks of the row without what a mask forbids
     std::vector<int32_t> high_;                 // the blocks that hold something to be ranked
     float peak_ = 0;
-    std::vector<Ranked> ranked_;
+    std::vector<Ranked> ranked_, likely_;  // likely: of the whole row, where ranked are those that are allowed
     std::vector<double> cumulative_;
 };
 

@@ -106,7 +106,7 @@ class RowSampler:
         logits: NDArray[np.float32],
         rows: Sequence[Any],
         maxima: NDArray[np.float32] | None = None,
-        masks: Sequence[NDArray[np.uint32] | None] | None = None,
+        masks: Sequence[Any] | None = None,
     ) -> list[int]:
         """A token id per row, -1 where nothing can be chosen or nothing is asked for. Releases the GIL for wide rows.
 
@@ -115,7 +115,9 @@ class RowSampler:
             rows: a `CompiledRow` or None for each; what is chosen is noted in its history.
             maxima: `(rows, num_maxima(vocab_size))`, as `Decoder.forward` writes them.
             masks: for each row a bit for each token, the lowest of the first word for token 0, set where the token is
-                allowed; tokens after the last word are not. None: every token is.
+                allowed; tokens after the last word are not. None: every token is. Or an object that is asked whether
+                the likeliest tokens are allowed, `allows(token_id)`, and for the mask only if that does not decide the
+                choice, `mask()`.
 
         Raises:
             ValueError: not one for each row, or compiled for another vocabulary.

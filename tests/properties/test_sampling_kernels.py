@@ -207,10 +207,10 @@ def test_exp_is_right_within_2_units_in_the_last_place() -> None:
 
 
 def open_row(
-    vocab_size: int, chain: tuple[float, int, float, float] = (0.0, 1, 1.0, inf), **edits: Any
+    vocab_size: int, chain: tuple[float, int, float, float] = (0.0, 1, 1.0, inf), seed: int = 0, **edits: Any
 ) -> _native.CompiledRow:
     nothing: dict[str, Any] = {"biases": [], "ends": [], "min_tokens": 0, "penalties": None, "history": []}
-    return _native.RowSampler.open(vocab_size, chain, 0, **(nothing | edits))
+    return _native.RowSampler.open(vocab_size, chain, seed, **(nothing | edits))
 
 
 @pytest.mark.parametrize(
@@ -297,6 +297,64 @@ def test_a_mask_allows_what_a_row_without_the_others_has(top_k: int, temperature
         for maxima in (None, maxima_of(logits)):
             expected = sampler.choose(masked, [open_row(n, chain)])
             assert sampler.choose(logits, [open_row(n, chain)], maxima, [words]) == expected
+
+
+class Asked(Fixed):
+    """Counts what it is asked."""
+
+    num_asked = 0
+    num_masks = 0
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        self.num_masks += 1
+        return super().mask()
+
+    def allows(self, token_id: int) -> bool:
+        self.num_asked += 1
+        return super().allows(token_id)
+
+
+@pytest.mark.parametrize("chain", [(0.0, 1), (0.7, 1), (0.7, 3), (0.7, 40), (2.0, 40), (1.0, 120), (0.7, 0)])
+def test_a_choice_by_asking_is_the_choice_by_a_mask(chain: tuple[float, int]) -> None:
+    """With top-p and min-p, each alone, together, and neither; the mask is not always needed."""
+    rng, n, sampler = np.random.default_rng(3), 20_000, _native.RowSampler()
+    num_masks = 0
+    for _ in range(400):
+        top_p, distance = rng.choice([0.0, 0.3, 0.95, 1.0] if chain[1] else [0.3, 0.95]), rng.choice([0.5, 3.0, inf])
+        height = rng.choice([0.5, 3, 8])
+        logits = np.asarray(height * rng.standard_normal((1, n)), np.float32)
+        logits = logits.round(int(rng.choice([0, 6])))
+        if rng.random() < 0.1:
+            logits[0, rng.permutation(n)[int(rng.integers(0, 12)) :]] = -inf  # few tokens are possible
+        allowed = rng.random(n) < rng.choice([0.0003, 0.5, 0.98, 1.0])
+        words = np.packbits(allowed, bitorder="little").view(np.uint32)
+        asked = Asked(None if allowed.all() and rng.random() < 0.5 else words)
+        settings, seed = (*chain, float(top_p), float(distance)), int(rng.integers(0, 2**60))
+        maxima = maxima_of(logits) if rng.random() < 0.5 else None
+        before = logits.copy()
+        found = sampler.choose(logits, [open_row(n, settings, seed, biases=[(5, 2.0)])], maxima, [asked])
+        assert found == sampler.choose(logits, [open_row(n, settings, seed, biases=[(5, 2.0)])], maxima, [words])
+        assert np.array_equal(logits, before)
+        assert asked.num_asked <= 8
+        assert asked.num_masks <= 1
+        num_masks += asked.num_masks
+    assert num_masks > 0
+    assert num_masks < 350 or not 0 < chain[1] < 100  # with others the whole row counts, or a large part of it
+
+
+def test_an_error_while_a_row_is_asked_about_leaves_the_row_as_it_was() -> None:
+    class Failing(Fixed):
+        def allows(self, token_id: int) -> bool:
+            raise KeyError(token_id)
+
+    logits = np.arange(200, dtype=np.float32)[np.newaxis] / 50
+    before, maxima = logits.copy(), maxima_of(logits)
+    row = open_row(200, (0.7, 1, 0.9, inf), biases=[(3, 9.0)])
+    with pytest.raises(KeyError):
+        _native.RowSampler().choose(logits, [row], maxima, [Failing(None)])
+    assert np.array_equal(logits, before)
+    assert np.array_equal(maxima, maxima_of(before))
+    assert row.num_completion == 0
 
 
 def test_each_row_must_be_compiled_for_it() -> None:

@@ -33,6 +33,16 @@ class CompiledRow(Protocol):
         ...
 
 
+class AskedRow(Protocol):
+    """The methods of a `Constraint` that say which tokens a row may take. A mask takes as long as ten tokens."""
+
+    def allows(self, token_id: int, /) -> bool: ...
+    def mask(self) -> NDArray[np.uint32] | None: ...
+
+
+RowMask: TypeAlias = NDArray[np.uint32] | AskedRow
+
+
 class RowKernels(Protocol):
     """Compiled passes over rows of logits. Every answer is that of the numpy code, to the bit."""
 
@@ -67,7 +77,7 @@ class RowKernels(Protocol):
         logits: NDArray[np.float32],
         rows: Sequence[CompiledRow | None],
         maxima: NDArray[np.float32] | None,
-        masks: Sequence[NDArray[np.uint32] | None] | None = None,
+        masks: Sequence[RowMask | None] | None = None,
         /,
     ) -> list[int]:
         """A token id per row, noted in its history; -1 where nothing can be chosen: NaN, +inf, or all -inf.
@@ -76,7 +86,7 @@ class RowKernels(Protocol):
             logits: one row for each token that is wanted; changed meanwhile.
             rows: as many; None = nothing is chosen, -1.
             maxima: see `Sampler.sample`.
-            masks: see `Constraint.mask`, one for each row; None = every token is allowed.
+            masks: see `Constraint.mask`, one for each row, or what finds it out; None = every token is allowed.
         """
         ...
 

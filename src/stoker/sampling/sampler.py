@@ -29,7 +29,7 @@ from stoker.sampling.infill import Infill
 from stoker.sampling.logprobs import drawn_logprobs, token_logprobs
 from stoker.sampling.penalties import Penalties
 from stoker.sampling.pickers import Mirostat2, Picker, drawn_from, pick_largest, pick_randomly
-from stoker.sampling.row_kernels import CompiledRow, RowKernels, compile_chain, compile_row
+from stoker.sampling.row_kernels import CompiledRow, RowKernels, RowMask, compile_chain, compile_row
 from stoker.sampling.transforms import XTC, MinP, Temperature, TopK, TopNSigma, TopP, Transform, TypicalP
 
 _EDITS = (LogitBias.compile, MinTokens.compile, Penalties.compile, Dry.compile)
@@ -71,7 +71,6 @@ class RowState:
         edits: those that numpy makes.
         compiled: all the rest, for compiled code; None = numpy does it.
         constraint: what the tokens must follow.
-        is_edited: logits are changed before the choice, by numpy or by compiled code.
         reports_drawn: log-probabilities are those of what a token was drawn from.
         drawn: the last token, with what it was drawn from, where that is reported; None = there was only one.
         is_whole: compiled code does all of it, and nothing more is wanted of the row.
@@ -85,7 +84,6 @@ class RowState:
     num_logprobs: int | None = None
     compiled: CompiledRow | None = None
     constraint: Constraint | None = None
-    is_edited: bool = False
     reports_drawn: bool = False
     drawn: Choice | None = None
     is_whole: bool = field(init=False)
@@ -169,7 +167,6 @@ class Sampler:
             InvalidInput: the parameters exclude every token, or a sequence breaker is empty.
         """
         edits = tuple(edit for compiled in _EDITS if (edit := compiled(params, self._vocabulary, prompt)) is not None)
-        is_edited = bool(edits)
         transforms, pick = _compile_chain(params, self._vocabulary)
         allowed = self._allowed(params, edits)
         reports_drawn = bool(params.post_sampling_probs) and params.logprobs is not None
@@ -187,7 +184,6 @@ class Sampler:
             num_logprobs=params.logprobs,
             compiled=compiled,
             constraint=constraint,
-            is_edited=is_edited,
             reports_drawn=reports_drawn,
         )
 
@@ -252,7 +248,7 @@ class Sampler:
                 row.apply()
             if edited:
                 self._mark("mask")
-            masks = self._masks(kernels, logits, rows, maxima)
+            masks = self._masks(rows)
             token_ids = kernels.choose(logits, [state.compiled for state in rows], maxima, masks)
         finally:
             for row in edited:
@@ -264,44 +260,18 @@ class Sampler:
             for i, (token_id, state) in enumerate(zip(token_ids, rows, strict=True))
         ]
 
-    def _masks(
-        self,
-        kernels: RowKernels,
-        logits: NDArray[np.float32],
-        rows: Sequence[RowState],
-        maxima: NDArray[np.float32] | None,
-    ) -> list[NDArray[np.uint32] | None] | None:
-        """The tokens that each row may take, for compiled code; None for a row whose mask makes no difference."""
+    def _masks(self, rows: Sequence[RowState]) -> list[RowMask | None] | None:
+        """The tokens that each row may take, for compiled code; None for a row that may take all."""
         if all(state.constraint is None for state in rows):
             return None
-        return [
-            None
-            if state.constraint is None or state.compiled is None
-            else self._mask_of(kernels, logits[i], state, state.constraint, None if maxima is None else maxima[i])
-            for i, state in enumerate(rows)
-        ]
+        return [None if state.compiled is None else self._mask_of(state.constraint) for state in rows]
 
-    def _mask_of(
-        self, kernels: RowKernels, row: Row, state: RowState, constraint: Constraint, maxima: Row | None
-    ) -> NDArray[np.uint32] | None:
+    def _mask_of(self, constraint: Constraint | None) -> RowMask | None:
+        if constraint is None:
+            return None
         self.num_constrained += 1
         forced = constraint.forced()
-        if forced is not None:
-            words = np.zeros(forced // 32 + 1, dtype=np.uint32)
-            words[-1] = 1 << forced % 32
-            return words
-        if state.is_plain_greedy and not state.is_edited:
-            largest = kernels.largest(row, 1, maxima)
-            if not largest or constraint.allows(largest[0]):
-                return None
-        words = self._allowed_now(constraint)
-        return _NO_TOKENS if constraint.error is not None else words
-
-    def _allowed_now(self, constraint: Constraint) -> NDArray[np.uint32] | None:
-        begun_s = time.perf_counter()
-        words = constraint.mask()
-        self.mask_s += time.perf_counter() - begun_s
-        return words
+        return _Asked(self, constraint) if forced is None else _only(forced)
 
     def _conclude(self, row: Row, token_id: int, state: RowState) -> Choice:
         if state.compiled is None:
@@ -333,9 +303,7 @@ class Sampler:
         return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs, self._kernels))
 
     def _pick_constrained(self, row: Row, edits: Sequence[Edit], state: RowState, constraint: Constraint) -> int | None:
-        possible = self._possible(row, state, constraint)
-        if possible is None:
-            return None
+        possible = self._possible(row, constraint)
         largest = int(possible.argmax())
         if not isfinite(possible[largest]):
             return None
@@ -343,11 +311,10 @@ class Sampler:
             return self._pick_edited(possible.copy(), largest, edits, state)
         return self._pick(possible, largest, state)
 
-    def _possible(self, row: Row, state: RowState, constraint: Constraint) -> Row | None:
-        """The row in which forbidden tokens have no chance, as if the model gave them none; None = an error.
+    def _possible(self, row: Row, constraint: Constraint) -> Row:
+        """The row in which forbidden tokens have no chance, as if the model gave them none.
 
-        The truncation then sees allowed tokens only. The row itself is returned where every token is allowed, and where
-        its largest logit is the choice and is allowed: it is the largest of those that are allowed, too.
+        The truncation then sees allowed tokens only. The row itself is returned where every token is allowed.
         """
         self.num_constrained += 1
         forced = constraint.forced()
@@ -355,11 +322,7 @@ class Sampler:
             masked = np.full_like(row, -inf)
             masked[forced] = row[forced]
             return masked
-        if state.is_plain_greedy and not state.is_edited and constraint.allows(int(row.argmax())):
-            return row
-        words = self._allowed_now(constraint)
-        if constraint.error is not None:
-            return None
+        words = _Asked(self, constraint).mask()
         if words is None:
             return row
         bits = np.unpackbits(words.view(np.uint8), bitorder="little", count=min(len(row), 32 * len(words)))
@@ -412,6 +375,30 @@ class Sampler:
             message = "bans, `min_tokens` and `allowed_token_ids` leave no token to choose"
             raise InvalidInput(message, parameter="allowed_token_ids")
         return token_ids
+
+
+class _Asked:
+    """What compiled code asks a constraint, with the time of its masks taken. See `AskedRow`."""
+
+    __slots__ = ("_constraint", "_sampler", "allows")
+
+    def __init__(self, sampler: Sampler, constraint: Constraint) -> None:
+        self._sampler = sampler
+        self._constraint = constraint
+        self.allows = constraint.allows
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        begun_s = time.perf_counter()
+        words = self._constraint.mask()
+        self._sampler.mask_s += time.perf_counter() - begun_s
+        return _NO_TOKENS if self._constraint.error is not None else words
+
+
+def _only(token_id: int) -> NDArray[np.uint32]:
+    """The mask of one token."""
+    words = np.zeros(token_id // 32 + 1, dtype=np.uint32)
+    words[-1] = 1 << token_id % 32
+    return words
 
 
 def _banned_at_first(edits: tuple[Edit, ...]) -> set[int]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stoker import _native
 from stoker.backends.scripted import EOS, NextToken, ScriptedBackend, ScriptedTokenizer, reply_with, scripted_info
 from stoker.core.batch import Batch
 from stoker.core.params import SamplingParams
@@ -41,7 +42,8 @@ def make_engine(
 ) -> Engine:
     backend = backend or ScriptedBackend(scripted_info(), next_token=next_token, before_forward=before_forward)
     config = SchedulerConfig(max_running=max_running, max_waiting=8)
-    return Engine(loaded(backend, defaults=defaults), config, clock=clock or Clock())
+    kernels = _native.RowSampler()
+    return Engine(loaded(backend, defaults=defaults), config, clock=clock or Clock(), row_kernels=kernels)
 
 
 def add(engine: Engine, request_id: str, prompt: str | list[int] = "Q:", timeout_s: float | None = None, **params: Any):
