@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from stoker.models.catalog import HUB_PREFIX
 
+HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", re.ASCII)
+"""A repository of the hub, perhaps with a file or a quantization."""
 LATEST = ":latest"
 HUB_WORDS = ("hf.co/", "huggingface.co/")
 

@@ -9,6 +9,7 @@ import filelock
 from stoker.errors import ModelError, ModelFileNotFound
 from stoker.models.aliases import remove_alias
 from stoker.models.cache import lock_path, receipt_path, writing
+from stoker.models.hub_choice import meant_download
 from stoker.models.library import names_in_library
 from stoker.models.presets import remove_preset
 from stoker.models.store import downloaded_parts, list_models
@@ -18,7 +19,7 @@ def remove_model(name: str) -> None:
     """Removes a downloaded model with all its parts, or an alias or a preset alone.
 
     Args:
-        name: as `list_models` gives it, an alias, a preset, or a well-known name.
+        name: as `list_models` gives it, an alias, a preset, a well-known name, or see `meant_download`.
 
     Raises:
         ModelFileNotFound: nothing in the cache has this name.
@@ -26,7 +27,9 @@ def remove_model(name: str) -> None:
     """
     if remove_alias(name) or remove_preset(name):
         return
-    found = next((model for model in list_models() if name in (model.name, *names_in_library(model.name))), None)
+    models = list_models()
+    meant = meant_download(name, [model.name for model in models])
+    found = next((each for each in models if {name, meant} & {each.name, *names_in_library(each.name)}), None)
     if found is None:
         raise ModelFileNotFound(f"no model {name!r} in the cache: there is nothing to delete", path=name)
     for path in downloaded_parts(found.path):

@@ -19,9 +19,10 @@ from stoker.models.aliases import read_aliases
 from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry
 from stoker.models.gguf import part_paths
+from stoker.models.hub_choice import choose_file
 from stoker.models.library import known_model, library
-from stoker.models.naming import LATEST, own_name
-from stoker.models.onnx_folder import choose_graph, is_onnx_model
+from stoker.models.naming import HUB_NAME, LATEST, own_name
+from stoker.models.onnx_folder import is_onnx_model
 from stoker.models.onnx_hub import is_graph
 from stoker.models.presets import read_presets
 from stoker.models.progress import NoProgress, Progress
@@ -50,7 +51,6 @@ logger = logging.getLogger(__name__)
 _HUB_SITES = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)
 _HUB_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/[^/]+(?:/([^?]+))?(?:\?.*)?")
 """Where the address of a page names a file: behind the repository and a revision."""
-_HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", re.ASCII)
 _CHOICE_NOTE = ".choice-"
 """Files of this name remember what a repository stands for when no file, or only a quantization, is named."""
 _RECEIPT_ENDINGS = (".gguf.json", ".onnx.json")
@@ -123,7 +123,7 @@ def resolve_folder(model: str, *, progress: Progress | None = None) -> Path:
     hub_name = _hub_name(name) or (HUB_PREFIX + name if _may_be_repository(name) else None)
     if hub_name is None:
         return Path(os.path.expanduser(name))
-    match = _HUB_NAME.fullmatch(hub_name.removeprefix(HUB_PREFIX))
+    match = HUB_NAME.fullmatch(hub_name.removeprefix(HUB_PREFIX))
     if match is None or match["file"] is not None or not is_safe(match["repo"]):
         message = f"{model!r} should look like org/repo: vLLM uses all safetensors of a repository"
         raise ModelFileNotFound(message, path=model)
@@ -176,7 +176,7 @@ def _hub_name(model: str) -> str | None:
 
 def _may_be_repository(model: str) -> bool:
     """`org/repo[:file]` that is no path: there is no such file, nor a folder for it."""
-    match = _HUB_NAME.fullmatch(model)
+    match = HUB_NAME.fullmatch(model)
     return (
         match is not None
         and not os.path.exists(model)
@@ -251,7 +251,7 @@ def _resolve_entry(entry: CatalogEntry, progress: Progress) -> Path:
 
 
 def _resolve_hub(model: str, progress: Progress) -> Path:
-    match = _HUB_NAME.fullmatch(model.removeprefix(HUB_PREFIX))
+    match = HUB_NAME.fullmatch(model.removeprefix(HUB_PREFIX))
     if match is None:
         raise ModelFileNotFound(f"{model!r} should look like hf:org/repo, or hf:org/repo:file.gguf", path=model)
     repo, file = match["repo"], match["file"]
@@ -350,61 +350,3 @@ def _absolute(path: str) -> str:
         return os.path.abspath(path)
     except OSError:  # the working directory was removed
         return path
-
-
-_PREFERRED = "Q4_K_M"
-_MAX_CHOICES = 40
-
-
-def choose_file(repo: str, files: Sequence[str], quantization: str | None = None) -> str:
-    """The GGUF model to take from a repository, of a split one the first part; or its ONNX graph, if it has no GGUF.
-
-    Args:
-        repo: for the error message.
-        files: all files of the repository.
-        quantization: a name such as `Q8_0`, a variant of a graph such as `q4f16`, or a graph; None = Q4_K_M if there
-            is one, else the only model, or the graph that suits a CPU best.
-
-    Raises:
-        ModelFileNotFound: nothing fits, or more than one; the message lists the models.
-    """
-    models = sorted(file for file in files if _is_model(file))
-    graphs = sorted(file for file in files if is_graph(file))
-    graph = quantization if quantization in graphs else None if models else choose_graph(graphs, quantization or "")
-    if graph is not None:
-        return graph
-    fitting = [file for file in models if _mentions(file, quantization or _PREFERRED)]
-    if quantization is None:
-        fitting = fitting or models
-    if len(fitting) == 1:
-        return fitting[0]
-    raise ModelFileNotFound(_complaint(repo, models, graphs, fitting, quantization), path=repo)
-
-
-def _is_model(file: str) -> bool:
-    """A whole model or the first part of one; projectors and importance matrices lie beside them."""
-    path = Path(file)
-    name = path.name.lower()
-    is_other = "mmproj" in name or name.startswith("imatrix")
-    return path.suffix.lower() == ".gguf" and not is_other and part_paths(path)[0] == path
-
-
-def _mentions(file: str, quantization: str) -> bool:
-    pattern = rf"(?<![a-z0-9]){re.escape(quantization)}(?![a-z0-9_])"
-    return re.search(pattern, file, re.IGNORECASE) is not None
-
-
-def _complaint(
-    repo: str, models: Sequence[str], graphs: Sequence[str], fitting: Sequence[str], quantization: str | None
-) -> str:
-    if not models:
-        listed = "".join(f"\n  hf:{repo}:{graph}" for graph in graphs[:_MAX_CHOICES])
-        if graphs:
-            return f"hf:{repo} has no GGUF file, and several ONNX graphs. Name one of:{listed}"
-        hint = f". Models as GGUF often lie in repositories of their own, such as {repo.partition('/')[2]}-GGUF"
-        return f"hf:{repo} has no GGUF file{hint}"
-    wanted = f" for {quantization}" if quantization else ""
-    problem = f"has more than one model{wanted}" if fitting else f"has no model{wanted}"
-    listed = "".join(f"\n  hf:{repo}:{file}" for file in models[:_MAX_CHOICES])
-    rest = f"\n  … and {len(models) - _MAX_CHOICES} more" if len(models) > _MAX_CHOICES else ""
-    return f"hf:{repo} {problem}. Name one of:{listed}{rest}"

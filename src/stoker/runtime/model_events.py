@@ -26,7 +26,8 @@ class ModelEvent:
 
     model: str
     state: str
-    """`loading`, `loaded`, `unloaded`, or `removed`."""
+    """`loading`, `loaded`, `unloaded`, or `removed`; of downloads `downloading`, `downloaded` or `download_failed`; or
+    `listed`: the list of models is another one."""
     stage: str = ""
     """Of `loading`: one of `STAGES`."""
     plan: MemoryPlan | None = None
@@ -37,6 +38,11 @@ class ModelEvent:
     """Of `unloaded`: `asked`, `expired`, `evicted`, `replaced`, `failed`."""
     message: str = ""
     """Of what failed."""
+    file: str = ""
+    """Of `downloading`: what is being transferred, and how far it is."""
+    completed_bytes: int = 0
+    total_bytes: int = 0
+    """0 = not known."""
 
 
 class ModelEvents:
@@ -54,7 +60,7 @@ class ModelEvents:
         plan = f": {event.plan}" if event.plan is not None else ""
         how_far = f"{event.loaded_part:.0%}" if event.loaded_part is not None else ""
         why = " ".join(part for part in (event.stage, how_far, event.reason, event.message) if part)
-        level = logging.DEBUG if how_far else logging.INFO
+        level = logging.DEBUG if how_far or event.file else logging.INFO
         logger.log(level, "%s is %s%s%s", event.model, event.state, f" ({why})" if why else "", plan)
         for listener in self._listeners:
             listener(event)

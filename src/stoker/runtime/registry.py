@@ -15,6 +15,7 @@ from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded, Overloaded, error_from_code
+from stoker.models.hub_choice import meant_download
 from stoker.models.memory import available_memory
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.entry import ModelEntry, ModelStatus
@@ -331,9 +332,10 @@ class Registry:
         return replace(spec, names=names) if spec.model_id in names else None
 
     def _find(self, name: str) -> ModelEntry:
-        for entry in self._entries.values():
-            if name in entry.spec.names:
-                return entry
+        for wanted in (name, meant_download(name, self._entries)):
+            for entry in self._entries.values():
+                if wanted in entry.spec.names:
+                    return entry
         ids = list(self._entries)
         known = ", ".join(ids[:_MAX_NAMED]) + (f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else "")
         raise ModelNotFound(f"The model `{name}` is not served here. Served: {known}", model=name, parameter="model")

@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.errors import ModelFileNotFound
-from stoker.models.store import choose_file
+from stoker.models.hub_choice import choose_file
 
 MANY = ["README.md", "m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-Q4_K.gguf", "mmproj-m-f16.gguf"]
 

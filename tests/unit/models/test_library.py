@@ -9,8 +9,9 @@ import pytest
 
 from stoker.models.catalog import CATALOG
 from stoker.models.hub import search_models
+from stoker.models.hub_choice import choose_file
 from stoker.models.library import known_model, library, names_in_library, needs_of
-from stoker.models.store import choose_file, list_models, resolve
+from stoker.models.store import list_models, resolve
 from stoker.runtime.served import names_of_source
 from stoker.server.dialects.ollama.names import ollama_name, own_name
 from tests.unit.models.fake_hub import FakeHub, send

@@ -18,7 +18,7 @@ from stoker.models.presets import read_presets
 from stoker.models.progress import Progress
 from stoker.runtime.registry import ModelSpec, Registry, ServedModel
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.ollama.pulls import Pulls
+from stoker.server.models.pulls import Pulls
 from stoker.server.transport.app import create_app
 from tests.unit.server.fake_runtime import FakeRuntime, ask
 from tests.unit.server.field_probes import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,15 +18,14 @@ from stoker.errors import Cancelled, DownloadFailed, ModelFileNotFound, StokerEr
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.cache import models_dir, write_receipt
 from stoker.models.presets import Preset, read_presets
-from stoker.models.progress import Progress
 from stoker.runtime.registry import ModelSpec, Registry, ServedModel
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.ollama.pulls import Pulls
+from stoker.server.models.pulls import Pulls
 from stoker.server.transport.app import create_app
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
+from tests.unit.server.downloads_source import Source
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app, registry_of, served
 from tests.unit.server.test_connection import run
-from tests.waiting import BOUND_S
 
 HUB_NAME = "hf:org/repo:m.gguf"
 
@@ -275,34 +273,6 @@ def test_a_server_with_a_list_of_models_creates_none(cache: Path):
 
 
 # Pulls
-
-
-class Source:
-    """Where models come from: piece by piece, when the test says so."""
-
-    def __init__(self, error: StokerError | None = None) -> None:
-        self.error = error
-        self.go_on = threading.Semaphore(0)
-        self.calls: list[str] = []
-        self.ended = threading.Event()
-        self.end: BaseException | None = None
-
-    def __call__(self, model: str, *, progress: Progress) -> object:
-        self.calls.append(model)
-        try:
-            if self.error is not None:
-                raise self.error
-            progress.start(30, "m.gguf")
-            for _ in range(3):
-                assert self.go_on.acquire(timeout=BOUND_S)
-                progress.advance(10)
-            progress.close()
-        except BaseException as error:
-            self.end = error
-            raise
-        finally:
-            self.ended.set()
-        return Path("m.gguf")
 
 
 @pytest.fixture

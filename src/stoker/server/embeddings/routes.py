@@ -11,7 +11,6 @@ from starlette.responses import Response
 from stoker.engine.question_messages import Embed, Embedded
 from stoker.runtime.registry import ServedModel
 from stoker.server.api import Call, Router
-from stoker.server.dialects.ollama.local_models import LocalModels
 from stoker.server.dialects.ollama.names import own_name
 from stoker.server.dialects.ollama.requests import keep_alive_of
 from stoker.server.embeddings.inputs import plain_inputs
@@ -46,6 +45,7 @@ from stoker.server.embeddings.types import (
 )
 from stoker.server.error_types import OllamaError
 from stoker.server.errors import json_response
+from stoker.server.models.local_models import LocalModels
 from stoker.server.observe.account import account_of
 from stoker.server.request.adapters import with_named_adapter
 

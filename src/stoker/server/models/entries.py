@@ -13,6 +13,7 @@ from stoker.engine.cards import AdapterCard
 from stoker.models.memory_plan import MemoryPlan
 from stoker.runtime.entry import ModelStatus
 from stoker.runtime.model_events import STAGES, ModelEvent
+from stoker.server.models.pulls import PullState
 from stoker.server.models.types import (
     LoadProgress,
     ModelEntry,
@@ -21,9 +22,19 @@ from stoker.server.models.types import (
     ModelNewsData,
     ModelState,
     PlannedMemory,
+    TransferNews,
+    TransferNewsData,
+    TransferProgress,
 )
 
 _encode = msgspec.json.Encoder().encode
+_EVENTS = {
+    "removed": "model_remove",
+    "downloaded": "download_finished",
+    "download_failed": "download_failed",
+    "listed": "models_reload",
+}
+"""llama-server's words for what is no status of a model."""
 
 
 def model_entry(status: ModelStatus) -> ModelEntry:
@@ -81,22 +92,39 @@ def adapter_entries(status: ModelStatus) -> list[ModelEntry]:
     ]
 
 
+def download_entry(model: str, state: PullState) -> ModelEntry:
+    """A model that is being downloaded, by the name with which it was asked for."""
+    progress = _transfer(state.label, state.completed_bytes, state.total_bytes or 0)
+    return ModelEntry(
+        id=model, created=0, aliases=[], path="", status=ModelState(value="downloading", progress=progress)
+    )
+
+
 def news_event(event: ModelEvent) -> bytes:
     """One event of the stream that follows the models."""
-    if event.state == "removed":
-        news = ModelNews(model=event.model, event="model_remove", data=ModelNewsData())
-    else:
-        value = UNSET if event.loaded_part is None else round(event.loaded_part, 4)
-        progress = LoadProgress(stages=list(STAGES), current=event.stage, value=value) if event.stage else UNSET
-        data = ModelNewsData(
-            status=event.state,
-            progress=progress,
-            memory=_memory(event.plan),
-            reason=event.reason or UNSET,
-            error=event.message or UNSET,
-        )
-        news = ModelNews(model=event.model, event="model_status", data=data)
-    return b"data: " + _encode(news) + b"\n\n"
+    return b"data: " + _encode(_transfer_news(event) if event.state == "downloading" else _news(event)) + b"\n\n"
+
+
+def _news(event: ModelEvent) -> ModelNews:
+    value = UNSET if event.loaded_part is None else round(event.loaded_part, 4)
+    progress = LoadProgress(stages=list(STAGES), current=event.stage, value=value) if event.stage else UNSET
+    data = ModelNewsData(
+        status=UNSET if event.state in _EVENTS else event.state,
+        progress=progress,
+        memory=_memory(event.plan),
+        reason=event.reason or UNSET,
+        error=event.message or UNSET,
+    )
+    return ModelNews(model=event.model, event=_EVENTS.get(event.state, "model_status"), data=data)
+
+
+def _transfer_news(event: ModelEvent) -> TransferNews:
+    files = _transfer(event.file, event.completed_bytes, event.total_bytes)
+    return TransferNews(model=event.model, data=TransferNewsData(files))
+
+
+def _transfer(file: str, done: int, total: int) -> dict[str, TransferProgress]:
+    return {file: TransferProgress(done, total)} if file else {}
 
 
 def _state(status: ModelStatus) -> ModelState:

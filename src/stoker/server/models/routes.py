@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from starlette.responses import Response
 
 from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded
+from stoker.models.naming import own_name
+from stoker.models.store import resolve
 from stoker.runtime.registry import ModelStatus, Registry
 from stoker.server.api import Call, Router
 from stoker.server.dialects.anthropic import writer as anthropic_reply
-from stoker.server.dialects.ollama.names import own_name
 from stoker.server.error_shapes import is_anthropic
 from stoker.server.errors import json_response
-from stoker.server.models.entries import adapter_entries, model_entry, news_event
+from stoker.server.models.downloads import Downloads
+from stoker.server.models.entries import adapter_entries, download_entry, model_entry, news_event
+from stoker.server.models.local_models import LocalModels
+from stoker.server.models.pulls import Pulls
 from stoker.server.models.types import (
+    DOWNLOAD_FIELDS,
     LOAD_FIELDS,
     UNLOAD_FIELDS,
+    DownloadRequest,
     LoadRequest,
     ModelEntry,
     ModelList,
@@ -29,12 +36,15 @@ from stoker.server.transport.sse import EventStream
 lists = Router(api="OpenAI")
 router = Router(api="native")
 
+_LIST = "/models"
+"""llama-server's own list; that of OpenAI has only what can be asked."""
+
 
 @lists.endpoint(
     "GET",
     "/v1/models",
     "Lists the served models, loaded or not. With `reload=1` the server looks for new models first.",
-    aliases=("/models",),
+    aliases=(_LIST,),
     query={"reload": int},
     reply=ModelList,
 )
@@ -45,6 +55,8 @@ async def list_models(call: Call[None]) -> Response:
     models = await call.off_loop(lambda: [model_entry(status) for status in statuses])
     pairs = zip(models, statuses, strict=True)
     entries = [entry for model, status in pairs for entry in (model, *adapter_entries(status))]
+    if call.request.url.path == _LIST:
+        entries += [download_entry(name, state) for name, state in _downloads(call).states.items()]
     wants_anthropic = is_anthropic(call.request.scope)
     return json_response(anthropic_reply.model_list(entries) if wants_anthropic else ModelList(entries))
 
@@ -66,6 +78,36 @@ async def get_model(call: Call[None]) -> Response:
 
 @router.endpoint(
     "POST",
+    _LIST,
+    "Downloads a model in the background. `GET /models/sse` shows the progress.",
+    body=DownloadRequest,
+    fields=DOWNLOAD_FIELDS,
+    reply=ModelsDone,
+    is_admin=True,
+)
+async def download(call: Call[DownloadRequest]) -> Response:
+    await call.wait(_downloads(call).begin(_required(call.body.model)))
+    return json_response(ModelsDone())
+
+
+@router.endpoint(
+    "DELETE",
+    _LIST,
+    "Deletes a downloaded model, or gives its download up.",
+    query={"model": str},
+    reply=ModelsDone,
+    is_admin=True,
+)
+async def delete(call: Call[None]) -> Response:
+    name = _required(call.query.get("model"))
+    if not await _downloads(call).cancel(name):
+        await call.off_loop(LocalModels(call.registry).delete, own_name(name))
+        await call.registry.refresh()
+    return json_response(ModelsDone())
+
+
+@router.endpoint(
+    "POST",
     "/models/load",
     "Loads a model, or reloads it; others are unloaded to make room if needed.",
     aliases=("/v1/models/load",),
@@ -77,7 +119,7 @@ async def get_model(call: Call[None]) -> Response:
 async def load(call: Call[LoadRequest]) -> Response:
     wire = call.body
     loading = call.registry.load(
-        _required(wire), source=wire.source or None, is_reload=bool(wire.reload), waits=bool(wire.wait)
+        _required(wire.model), source=wire.source or None, is_reload=bool(wire.reload), waits=bool(wire.wait)
     )
     await call.wait(loading)
     return json_response(ModelsDone())
@@ -86,7 +128,7 @@ async def load(call: Call[LoadRequest]) -> Response:
 @router.endpoint(
     "POST",
     "/models/unload",
-    "Unloads a model when its requests have ended.",
+    "Unloads a model when its requests have ended, or gives its download up.",
     aliases=("/v1/models/unload",),
     body=UnloadRequest,
     fields=UNLOAD_FIELDS,
@@ -94,7 +136,9 @@ async def load(call: Call[LoadRequest]) -> Response:
     is_admin=True,
 )
 async def unload(call: Call[UnloadRequest]) -> Response:
-    await call.wait(call.registry.unload(_required(call.body), waits=bool(call.body.wait)))
+    name = _required(call.body.model)
+    if not await _downloads(call).cancel(name):
+        await call.wait(call.registry.unload(name, waits=bool(call.body.wait)))
     return json_response(ModelsDone())
 
 
@@ -135,7 +179,12 @@ async def _news(registry: Registry) -> AsyncGenerator[bytes, None]:
         yield news_event(event)
 
 
-def _required(wire: UnloadRequest) -> str:
-    if not wire.model:
+def _downloads(call: Call[Any]) -> Downloads:
+    server = call.server
+    return server.part(Downloads, lambda: Downloads(server.part(Pulls, lambda: Pulls(resolve)), server.registry))
+
+
+def _required(model: str | None) -> str:
+    if not model:
         raise InvalidInput("`model` is missing", parameter="model")
-    return wire.model
+    return model

@@ -22,6 +22,13 @@ class UnloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The reply comes when it is done. Not given = as soon as it is begun."""
 
 
+class DownloadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /models`."""
+
+    model: str | None = None
+    """A known name, or a repository of the hub with a quantization or file: `org/repo:Q4_K_M`."""
+
+
 class LoadRequest(UnloadRequest, frozen=True, kw_only=True):
     """The body of `POST /models/load`."""
 
@@ -37,6 +44,7 @@ LOAD_FIELDS: FieldTable = honoured(
     LoadRequest, {"extra_args": Ignored("model settings are given when the server starts")}
 )
 UNLOAD_FIELDS: FieldTable = honoured(UnloadRequest)
+DOWNLOAD_FIELDS: FieldTable = honoured(DownloadRequest)
 
 # Replies
 
@@ -58,11 +66,19 @@ class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Of those that are loaded with the model."""
 
 
+class TransferProgress(msgspec.Struct, frozen=True):
+    """How much of a file has been downloaded, in bytes."""
+
+    done: int
+    total: int
+    """0 = not known."""
+
+
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """Where a model is between disk and memory."""
 
     value: str
-    """`unloaded`, `loading` or `loaded`."""
+    """`unloaded`, `loading` or `loaded`; `downloading` in the list of `GET /models`."""
     failed: bool | UnsetType = UNSET
     """The last attempt to load or to reload it failed."""
     error: str | UnsetType = UNSET
@@ -71,8 +87,9 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """Once loaded it stays."""
     expires_in_s: float | UnsetType = UNSET
     """Until it is unloaded unless a request comes. Not there = never."""
-    progress: float | UnsetType = UNSET
-    """How far its weights are while it is loaded, from 0 to 1. Not there = they are where they belong, or not known."""
+    progress: float | dict[str, TransferProgress] | UnsetType = UNSET
+    """How far its weights are while it is loaded, from 0 to 1; how far each file is while it is downloaded. Not there =
+    they are where they belong, or not known."""
     waiting: int = 0
     """Requests that wait for it to be loaded."""
     memory: PlannedMemory | UnsetType = UNSET
@@ -100,8 +117,21 @@ class ModelNews(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     event: str
-    """`model_status` or `model_remove`."""
+    """`model_status` or `model_remove`; of downloads `download_progress`, `download_finished` or `download_failed`; or
+    `models_reload`, of the model `*`: the list of models is another one."""
     data: ModelNewsData
+
+
+class TransferNewsData(msgspec.Struct, frozen=True):
+    progress: dict[str, TransferProgress]
+
+
+class TransferNews(msgspec.Struct, frozen=True, kw_only=True):
+    """The event `download_progress` of `GET /models/sse`."""
+
+    model: str
+    data: TransferNewsData
+    event: str = "download_progress"
 
 
 class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,12 +11,11 @@ from starlette.types import Scope
 
 from stoker.chat.capabilities import card_capabilities
 from stoker.engine.health import IDLE
-from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
+from stoker.errors import InvalidInput, StokerError
 from stoker.models.presets import read_presets
 from stoker.models.store import resolve
 from stoker.runtime.registry import ModelStatus, Registry, ServedModel
 from stoker.server.api import Call, Router
-from stoker.server.dialects.ollama.local_models import LocalModel, LocalModels, can_be_pulled
 from stoker.server.dialects.ollama.model_replies import (
     card_details,
     card_digest,
@@ -28,7 +27,6 @@ from stoker.server.dialects.ollama.model_replies import (
     tag_with,
 )
 from stoker.server.dialects.ollama.names import name_with, ollama_name, own_name, required_name
-from stoker.server.dialects.ollama.pulls import Pulls, PullState
 from stoker.server.dialects.ollama.types import (
     COPY_FIELDS,
     CREATE_FIELDS,
@@ -51,6 +49,8 @@ from stoker.server.dialects.ollama.types import (
 )
 from stoker.server.error_types import OllamaError
 from stoker.server.errors import error_event, json_response
+from stoker.server.models.local_models import LocalModel, LocalModels, pullable
+from stoker.server.models.pulls import Pulls, PullState, first_news
 from stoker.server.transport.sse import NDJSON, EventStream
 
 router = Router(api="Ollama", error=OllamaError)
@@ -108,10 +108,10 @@ async def version(_call: Call[None]) -> Response:
 )
 async def pull(call: Call[PullRequest]) -> Response | EventStream:
     """Pulls a model. A model that cannot be pulled at all is refused before the stream opens."""
-    states = call.server.part(Pulls, lambda: Pulls(resolve)).follow(_pullable(required_name(call.body)))
+    states = call.server.part(Pulls, lambda: Pulls(resolve)).follow(pullable(required_name(call.body)))
     is_begun = False
     try:
-        first = await call.wait(_first_news(states))
+        first = await call.wait(first_news(states))
         if call.body.stream is False:
             await call.wait(_exhaust(states))
             return json_response(PullStatus("success"))
@@ -276,24 +276,6 @@ def _running(served: ServedModel) -> RunningEntry:
         expires_at=_NEVER,
         context_length=card.context_size,
     )
-
-
-def _pullable(name: str) -> str:
-    """A client may have models downloaded, but not look for files on this disk."""
-    if can_be_pulled(name):
-        return name
-    message = (
-        f"model '{name}' not found: it is neither a known name (`stoker models --all`) nor of the form hf.co/org/repo"
-    )
-    raise ModelFileNotFound(message, path=name)
-
-
-async def _first_news(states: AsyncGenerator[PullState, None]) -> PullState | None:
-    """The first state that says anything: before it, most of what can go wrong has. None = it was here already."""
-    async for state in states:
-        if state.label:
-            return state
-    return None
 
 
 async def _exhaust(states: AsyncGenerator[PullState, None]) -> None:

@@ -14,7 +14,6 @@ from stoker.server.access.control import check_admin
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.ollama.local_models import LocalModels
 from stoker.server.dialects.ollama.names import own_name
 from stoker.server.dialects.ollama.requests import (
     answer_request,
@@ -38,6 +37,7 @@ from stoker.server.dialects.ollama.writer import MakeReply, OllamaWriter, chat_r
 from stoker.server.error_types import OllamaError
 from stoker.server.errors import json_response
 from stoker.server.generation import GenerationRequest
+from stoker.server.models.local_models import LocalModels
 from stoker.server.request.request import Caller
 from stoker.server.transport.sse import EventStream
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from stoker.engine.cards import AdapterCard
-from stoker.errors import InvalidInput, ModelNotFound
+from stoker.errors import InvalidInput, ModelFileNotFound, ModelNotFound
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.catalog import CATALOG, HUB_PREFIX
 from stoker.models.gguf import part_paths
+from stoker.models.hub_choice import meant_download
 from stoker.models.library import known_model
 from stoker.models.modelfile import with_parameters
 from stoker.models.presets import Preset, read_presets, write_preset
@@ -71,13 +72,13 @@ class LocalModels:
         return [model for model in self.all() if model.names or self._registry.finds_models]
 
     def find(self, name: str) -> LocalModel:
-        """The model of exactly this name or alias.
+        """The model of this name or alias, or the download that it means.
 
         Raises:
             ModelNotFound: neither is one served under it, nor does one lie on this disk.
             ModelNotLoaded: a served model is still loading.
         """
-        model = self._served(name) or next((model for model in self.all() if model.name == name), None)
+        model = self._served(name) or self._listed(name)
         if model is None:
             raise ModelNotFound(f"model '{name}' not found", model=name, parameter="model")
         return model
@@ -135,6 +136,10 @@ class LocalModels:
             preset = msgspec.structs.replace(preset, system=system)
         write_preset(name, with_parameters(preset, parameters))
 
+    def _listed(self, name: str) -> LocalModel | None:
+        by_name = {model.name: model for model in self.all()}
+        return by_name.get(name) or by_name.get(meant_download(name, by_name) or "")
+
     def _served(self, name: str) -> LocalModel | None:
         statuses = self._registry.statuses()
         status = next((status for status in statuses if name in status.spec.names), None)
@@ -147,6 +152,20 @@ class LocalModels:
 def can_be_pulled(name: str) -> bool:
     """It is a known name, or one on the hub."""
     return name in CATALOG or name.startswith(HUB_PREFIX) or known_model(name) is not None
+
+
+def pullable(name: str) -> str:
+    """The name of a model that a client may have downloaded: it may not look for files on this disk.
+
+    Raises:
+        ModelFileNotFound: it is neither a known name nor one on the hub.
+    """
+    if can_be_pulled(name):
+        return name
+    message = (
+        f"model '{name}' not found: it is neither a known name (`stoker models --all`) nor of the form hf.co/org/repo"
+    )
+    raise ModelFileNotFound(message, path=name)
 
 
 def _registered(status: ModelStatus, name: str) -> LocalModel | None:

@@ -76,6 +76,14 @@ class Pulls:
             del self._followed[pull.model]
 
 
+async def first_news(states: AsyncGenerator[PullState, None]) -> PullState | None:
+    """The first state that says anything: before it, most of what can go wrong has. None = it was here already."""
+    async for state in states:
+        if state.label:
+            return state
+    return None
+
+
 class _Pull:
     """One download. It is the `Progress` of its own transfer, on its thread."""
 
