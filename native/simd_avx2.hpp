@@ -60,7 +60,7 @@ STOKER_FIX float reduce_max(f32x16 a) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 STOKER_FIX int32_t reduce_add_i32(i32x16 a) {
-    const __m256i eight = _mm256_add_epi32(a.v[0], a.v[1]);
+    const __m256i eight = __m256i(Naturals(a.v[0]) + Naturals(a.v[1]));  // wraps where the sum is of what is no number
     const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
     const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
