@@ -86,7 +86,9 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     fused_ = Buffer<float>(rows * spec_.join.fuse.w.rows);
     const bool is_cut = std::ranges::any_of(spec_.layers, &Layer::is_cut);
     const auto has_float_down = [](const Layer& layer) { return layer.down.w.is_float(); };
-    gate_ = Buffer<float>(is_cut || std::ranges::any_of(spec_.layers, has_float_down) ? rows * feed_forward_size() : 0);
+    const auto is_normed = [](const Layer& layer) { return layer.inner_norm != nullptr; };
+    const bool is_kept = is_cut || std::ranges::any_of(spec_.layers, has_float_down) || std::ranges::any_of(spec_.layers, is_normed);
+    gate_ = Buffer<float>(is_kept ? rows * feed_forward_size() : 0);
     up_ = Buffer<float>(is_cut ? rows * feed_forward_size() : 0);
     const size_t row_of_streams = spec_.streams.are_there() ? hidden : 0;
     streams_ = Buffer<float>(rows * Streams::kCount * row_of_streams);

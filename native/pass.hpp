@@ -56,6 +56,9 @@ private:
     void products(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
     void query_key_value(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
     void gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activations& a);
+    void pass_on(const Stage& stage, Range rows);
+    void norm_mixed(const Stage& stage, Range rows);
+    void norm_inner(const Stage& stage, Range rows);
     void head(Worker& me, const Stage& stage, Range tiles, const Activations& a);
     // `part`: which of the stage's matrices this is.
     void multiply(Worker& me, const Stage& stage, int32_t part, const Activations& a, Range tiles, float* y, int32_t ldy);

@@ -54,13 +54,15 @@ void DecoderSpec::check() const {
     require_shape(embedding, vocab_size, join.is_there() ? embedding.w.cols : hidden_size);
     require_shape(head, join.is_there() ? head.w.rows : vocab_size, hidden_size);
     require(head.w.rows > 0, "the head is missing");
-    require(embedding.bias == nullptr, "the embedding cannot have a bias");
+    require(embedding.bias == nullptr && embedding.scale == 1, "the embedding cannot have a bias or a scale");
     require(output_norm != nullptr, "a norm is missing");
     for (const Rope& rope : ropes) {
         require(rope.dim >= 0 && rope.dim % 2 == 0, "a rotation does not fit a head");
         require(rope.axes.empty() || rope.dim <= kMaxRotated, "a rotation along several axes does not fit");
     }
-    require(std::ranges::any_of(layers, &Layer::attends), "no layer has attention");
+    const auto mixes = [](const Layer& layer) { return layer.attends() || layer.recurs(); };
+    require(std::ranges::any_of(layers, mixes), "no layer sees other positions");
+    require(deep_layers == 0 || std::ranges::all_of(layers, mixes), "a part of rows is added where it cannot be");
     require(!layers.front().is_beside, "the first layer is beside none");
     require(!replaces_stream || layers.front().attention_norm == nullptr, "the embedding has a norm of its own");
     require(deep_layers >= 0 && size_t(deep_layers) < layers.size(), "more parts of rows than layers");
@@ -86,7 +88,7 @@ void DecoderSpec::check_layer_inputs() const {
         const auto all = int32_t(in.size * layers.size());
         require_shape(in.table, vocab_size, all);
         require_shape(in.projection, all, hidden_size);
-        require(in.norm != nullptr && in.table.bias == nullptr && has_up(activation), "a norm is missing");
+        require(in.norm != nullptr && in.table.bias == nullptr && in.table.scale == 1 && has_up(activation), "a norm is missing");
     }
 }
 
@@ -147,8 +149,9 @@ void DecoderSpec::check_extracted() const {
 
 void DecoderSpec::check(const Layer& layer) const {
     require(!replaces_stream || (!layer.is_parallel && !layer.is_beside), "a stream that is replaced has nothing beside it");
-    require(layer.attends() || !sees_ahead, "a layer that keeps a state sees nothing ahead");
-    layer.attends() ? check_attention(layer) : check_recurrence(layer);
+    require(!layer.recurs() || !sees_ahead, "a layer that keeps a state sees nothing ahead");
+    layer.attends() ? check_attention(layer) : layer.recurs() ? check_recurrence(layer) : check_without_mixer(layer);
+    require(layer.mixed_norm == nullptr || layer.attends(), "a layer without attention has a norm of what it gives");
     if (layer.injects()) {
         require(layer_inputs.size > 0 && layer.has_feed_forward(), "a layer takes what no token has");
         require_shape(layer.injection.gate, layer_inputs.size, hidden_size);
@@ -157,6 +160,19 @@ void DecoderSpec::check(const Layer& layer) const {
     require(!layer.is_parallel || layer.post_attention_norm == nullptr, "parallel layers have no norm after attention");
     check_feed_forward(layer);
     check_streams(layer);
+}
+
+void DecoderSpec::check_without_mixer(const Layer& layer) const {
+    for (const Projection* p : {&layer.key, &layer.value, &layer.mixed_gate, &layer.output}) {
+        require_shape(*p, 0, 0);
+    }
+    const int32_t size = layer.mixer == Mixer::linear ? hidden_size : 0;
+    require_shape(layer.query, size, size);
+    require(layer.mixer == Mixer::linear || (layer.has_feed_forward() && layer.post_attention_norm == nullptr),
+            "a layer has nothing in it");
+    require(!layer.is_latent() && !layer.is_beside && !layer.is_parallel && !layer.experts.is_ahead && !layer.borrows() &&
+                !streams.are_there() && !replaces_stream,
+            "a layer without attention has what it has no place for");
 }
 
 void DecoderSpec::check_recurrence(const Layer& layer) const {
@@ -279,6 +295,7 @@ void DecoderSpec::check_feed_forward(const Layer& layer) const {
     require(inner >= 0 && layer.experts.count >= 0, "a size is negative");
     require(layer.has_feed_forward() || !layer.is_parallel, "a layer without feed-forward has nothing parallel");
     require(inner % 32 == 0, "a row of activations is no multiple of 32");
+    require(layer.inner_norm == nullptr || (inner > 0 && !layer.is_cut()), "a norm has no row, or one that is cut");
     if (inner > 0) {
         require_shape(layer.gate, inner, hidden_size);
         require_shape(layer.up, has_up(activation) ? inner : 0, has_up(activation) ? hidden_size : 0);

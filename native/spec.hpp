@@ -26,6 +26,7 @@ inline void require(bool condition, const char* message) {
 struct Projection {
     Matrix w;
     const float* bias;
+    float scale = 1;  // of what it gives, before the bias
 };
 
 struct Rope {
@@ -89,9 +90,11 @@ struct Experts {
     bool has_own_input() const { return norm != nullptr; }
 };
 
-// By what the positions of a sequence come together. All but attention keep a state of a sequence (states.hpp) instead of keys
-// and values.
+// By what the positions of a sequence come together. Those from short_conv on keep a state of a sequence (states.hpp) instead of
+// keys and values.
 enum class Mixer : int32_t {
+    none,        // by nothing: the layer is a feed-forward alone
+    linear,      // likewise; what is added in place of attention is query(attention_norm(x)), and there is no output
     attention,
     short_conv,  // output(c * convolution(b * x)): `query` gives b, `key` gives c, `value` gives x
     delta_net,   // query, key and value of each head convolved, SiLU, scanned (recurrent.hpp) with keys that are recalled first
@@ -180,6 +183,7 @@ struct Layer {
     int32_t kv_layer;   // whose keys and values it sees: its own, or those of a layer before it; then it has none
     int32_t lent_layer;  // of the model that a draft head drafts for: whose it sees, and has none either; -1 = of none
     const float* sinks;  // of each query head a score of what is never seen, or nullptr
+    const float* mixed_norm;  // of all that attention gives of a row, before `output`; or nullptr
     const float* post_attention_norm;
     Laurel laurel;
     StreamUse streams;  // of a model with streams; then the layer has a Laurel, too
@@ -187,6 +191,7 @@ struct Layer {
     std::array<float, kXieluNumbers> xielu;  // of that activation
     Projection gate, up, down;  // beside the experts the block that all rows share, or none of size 0; see has_up
     Experts experts;
+    const float* inner_norm;  // of a row as `down` takes it; or nullptr. Not of experts
     float gate_cut;  // of a row of gates what is not so many deviations above its mean counts as that; -infinity = all count
     const float* post_feed_forward_norm;
     Injection injection;
@@ -200,6 +205,7 @@ struct Layer {
     bool scales_queries;  // by `query_scales`
 
     bool attends() const { return mixer == Mixer::attention; }
+    bool recurs() const { return mixer >= Mixer::short_conv; }
     bool has_feed_forward() const { return feed_forward_size > 0 || experts.count > 0; }
     bool is_latent() const { return latent.size > 0; }
     bool borrows() const { return lent_layer >= 0; }
@@ -217,7 +223,7 @@ struct Layer {
     int32_t mixed_size() const { return output.w.cols; }
     int32_t num_channels() const { return mixer == Mixer::short_conv ? mixed_size() : input_at(kGate); }
     // Floats that it keeps of a sequence: | convolution | head 0 | head 1 | ...
-    size_t convolution_floats() const { return attends() ? 0 : size_t(recurrence.taps - 1) * num_channels(); }
+    size_t convolution_floats() const { return recurs() ? size_t(recurrence.taps - 1) * num_channels() : 0; }
     size_t state_floats() const {
         return convolution_floats() + (scans() ? recurrence.num_heads * recurrence.head_floats() : 0);
     }
@@ -322,6 +328,7 @@ private:
     void check_join() const;
     void check_extracted() const;
     void check_recurrence(const Layer& layer) const;
+    void check_without_mixer(const Layer& layer) const;
     void check_scan(const Layer& layer) const;
     void check_feed_forward(const Layer& layer) const;
     void check(const Experts& experts) const;

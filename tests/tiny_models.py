@@ -198,7 +198,7 @@ class TinyModel:
     has_head: bool = True
     is_old: bool = False
     """Delta nets with one tensor for queries, keys, values and gates, as files of 2025 have them; latent vectors with
-    one matrix for the keys and values of all heads, as those of 2024."""
+    one matrix for the keys and values of all heads, as those of 2024, when matrices of BitNet had scales."""
     has_one_norm: bool = False
     """Before attention and feed-forward, of architectures that may have one for each."""
     seed: int = 1
@@ -380,6 +380,10 @@ def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int,
         return gemma3n_layer(model, index)
     num, num_kv = model.heads_of(index)
     size = model.layer_sizes[index] if model.layer_sizes else model.feed_forward_size
+    if model.architecture == "deci":
+        return _deci_shapes(model, num * model.head_size, num_kv * model.head_size, size)
+    if model.architecture == "bitnet":
+        return _bitnet_shapes(model, num * model.head_size, num_kv * model.head_size, size)
     shapes = _layer_shapes(model, model.hidden_size, size, num * model.head_size, num_kv * model.head_size)
     if model.num_experts and _has_experts(model, index):
         dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
@@ -387,6 +391,21 @@ def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int,
     if model.architecture == "plm":
         return with_one_matrix(model, shapes)
     return with_latent(model, shapes) if model.architecture in WITH_LATENT else with_mixer(model, index, shapes)
+
+
+def _deci_shapes(model: TinyModel, heads: int, kv_heads: int, size: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Without keys there is but the output; without heads, or without a size, nothing."""
+    shapes = _layer_shapes(model, model.hidden_size, size, heads, kv_heads)
+    left_out = ["attn_q", "attn_k", "attn_v"] if heads and not kv_heads else [] if heads else ["attn_"]
+    left_out += [] if size else ["ffn_"]
+    return [(name, shape) for name, shape in shapes if not name.startswith(tuple(left_out))]
+
+
+def _bitnet_shapes(model: TinyModel, heads: int, kv_heads: int, size: int) -> list[tuple[str, tuple[int, ...]]]:
+    shapes = _layer_shapes(model, model.hidden_size, size, heads, kv_heads)
+    matrices = [name.removesuffix(".weight") for name, shape in shapes if len(shape) == 2]
+    scales = [(f"{name}.scale", (1,)) for name in matrices if model.is_old]
+    return [*shapes, *scales, ("attn_sub_norm.weight", (heads,)), ("ffn_sub_norm.weight", (size,))]
 
 
 def _has_experts(model: TinyModel, index: int) -> bool:

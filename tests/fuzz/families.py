@@ -43,6 +43,13 @@ FAMILIES = (
     TinyModel(architecture="llama4", num_experts=12, shared_size=32, num_layers=4),
     TinyModel(architecture="smallthinker", num_experts=12),
     TinyModel(architecture="nanbeige"),
+    TinyModel(architecture="bitnet", is_old=True),
+    TinyModel(
+        architecture="deci",
+        num_layers=4,
+        layer_heads=((4, 2), (4, 0), (0, 0), (4, 1)),
+        layer_sizes=(96, 64, 128, 0),
+    ),
     TinyModel(architecture="olmo", num_kv_heads=4),
     TinyModel(type="IQ2_XS", hidden_size=256, feed_forward_size=256, head_size=64, num_layers=1),
     TinyModel(type="IQ1_S", hidden_size=256, feed_forward_size=256, head_size=64, num_layers=1),

@@ -33,6 +33,13 @@ MODELS = {
     "gemma3": TinyModel(architecture="gemma3", keys={"final_logit_softcapping": 2.0}),
     "phi3": TinyModel(architecture="phi3"),
     "granite": TinyModel(architecture="granite", has_head=False),
+    "bitnet": TinyModel(architecture="bitnet", has_head=False),
+    "deci": TinyModel(
+        architecture="deci",
+        num_layers=5,
+        layer_heads=((4, 2), (4, 0), (0, 0), (4, 1), (0, 0)),
+        layer_sizes=(96, 64, 128, 96, 0),
+    ),
     "lfm2": TinyModel(architecture="lfm2", has_head=False),
     "qwen35": TinyModel(architecture="qwen35", keys={"full_attention_interval": 3}, num_layers=3),
 }

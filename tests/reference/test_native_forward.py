@@ -18,6 +18,7 @@ from tests.reference.libllama_reference import LibllamaReference
 from tests.reference.native_reference import NativeReference
 from tests.reference.native_runs import (
     all_rows,
+    assert_same_bits_however_cut,
     libllama_model,
     open_native,
     relative_error,
@@ -148,6 +149,29 @@ MODELS: dict[str, TinyModel] = {
     "hunyuan_vl, text alone": TinyModel(architecture="hunyuan_vl"),
     "baichuan": TinyModel(architecture="baichuan", num_layers=32, num_kv_heads=4),
     "baichuan, 13B": TinyModel(architecture="baichuan", num_layers=40, num_kv_heads=4),
+    "bitnet": TinyModel(architecture="bitnet", has_head=False),
+    "bitnet, scales": TinyModel(architecture="bitnet", has_head=False, is_old=True),
+    **{
+        f"bitnet, {name}": TinyModel(
+            architecture="bitnet", type=name, head_type="F16", has_head=False, is_old=True, **K_SHAPE
+        )
+        for name in ("TQ1_0", "TQ2_0")
+    },
+    "deci": TinyModel(
+        architecture="deci",
+        num_layers=6,
+        layer_heads=((4, 2), (4, 0), (0, 0), (4, 1), (0, 0), (0, 0)),
+        layer_sizes=(96, 64, 128, 96, 0, 32),
+        vectors={"rope_freqs.weight": DIVISORS},
+    ),
+    "deci, Q8_0": TinyModel(
+        architecture="deci",
+        type="Q8_0",
+        has_head=False,
+        num_layers=5,
+        layer_heads=((4, 0), (0, 0), (4, 4), (0, 0), (4, 0)),
+        layer_sizes=(96, 64, 128, 96, 32),
+    ),
     "paddleocr": TinyModel(architecture="paddleocr"),
     "pangu-embedded": TinyModel(architecture="pangu-embedded", has_head=False),
     "qwen": TinyModel(architecture="qwen", num_kv_heads=4),
@@ -338,6 +362,23 @@ def test_layers_may_differ(tmp_path: Path, kind: str, limit: float) -> None:
         rows = all_rows(backend, token_ids)
         np.testing.assert_array_equal(all_rows(backend, token_ids, slot=1, sizes=(1, 30, 3)), rows)
     assert relative_error(rows, NativeReference(path).logits(token_ids)) < limit
+
+
+@pytest.mark.parametrize("name", ["bitnet, TQ1_0", "deci, Q8_0"])
+def test_norms_within_and_layers_without_attention_are_the_same_however_cut(tmp_path: Path, name: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
+    assert_same_bits_however_cut(path, np.random.default_rng(4).integers(0, 256, 100).tolist())
+
+
+def test_attention_counts_where_no_feed_forward_follows(tmp_path: Path) -> None:
+    """libllama drops it."""
+    model = TinyModel(
+        architecture="deci", num_layers=3, layer_heads=((4, 2), (0, 0), (4, 1)), layer_sizes=(0, 64, 0), has_head=False
+    )
+    path = write_tiny_model(tmp_path / "m.gguf", model)
+    token_ids = np.random.default_rng(4).integers(0, 256, 40).tolist()
+    with open_native(path) as backend:
+        assert relative_error(all_rows(backend, token_ids), NativeReference(path).logits(token_ids)) < 2e-3
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 32, 33, 511, 512, 513, 1025])

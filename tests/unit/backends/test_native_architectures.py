@@ -181,11 +181,17 @@ def test_fused_matrices_are_taken_apart(tmp_path: Path) -> None:
 
 def test_biases_and_heads_are_taken_if_they_are_there(tmp_path: Path) -> None:
     spec = describe(write_tiny_model(tmp_path / "a.gguf", TinyModel(architecture="qwen2")))
-    assert spec.layers[1].query.bias == "blk.1.attn_q.bias"
+    assert bias_of_queries(spec) == "blk.1.attn_q.bias"
     assert spec.head.weight == "output.weight"
     tied = describe(write_tiny_model(tmp_path / "b.gguf", TinyModel(has_head=False)))
     assert tied.is_tied
-    assert tied.layers[1].query.bias is None
+    assert bias_of_queries(tied) is None
+
+
+def bias_of_queries(spec: DecoderSpec) -> str | None:
+    query = spec.layers[1].query
+    assert query is not None
+    return query.bias
 
 
 def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
@@ -235,6 +241,7 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
             TinyModel(architecture="nemotron_h", keys={"feed_forward_length": [96, 0]}),
             "no attention and no scan before",
         ),
+        (TinyModel(architecture="deci", keys={"feed_forward_length": [96, 0]}), "tensors blk.1.ffn_down.weight"),
         (TinyModel(vectors={"blk.0.attn_sinks.weight": DIVISORS}), "tensors blk.0.attn_sinks.weight"),
         (TinyModel(type="NVFP4", hidden_size=256, head_size=64, feed_forward_size=256), "of type NVFP4"),
     ],
@@ -335,6 +342,12 @@ def test_metadata_that_lie_are_found_out(tmp_path: Path, keys: dict[str, Any], m
         ("lfm2", {"shortconv.l_cache": 2}, "has the shape"),
         ("lfm2", {"shortconv.l_cache": 2**31}, "l_cache` is"),
         ("lfm2", {"attention.head_count_kv": [0, 3]}, "cannot share 3"),
+        ("deci", {"attention.head_count_kv": [2, 3]}, "cannot share 3"),
+        ("deci", {"attention.head_count_kv": [2, 4]}, "has the shape"),
+        ("deci", {"attention.head_count": [4, 4, 4]}, "3 entries for 2 layers"),
+        ("deci", {"attention.head_count": [0, 0]}, "head_count` is 0"),
+        ("deci", {"feed_forward_length": [96, 64]}, "has the shape"),
+        ("bitnet", {"feed_forward_length": 128}, "has the shape"),
         ("granitehybrid", {"ssm.inner_size": 2**22}, "has the shape"),
         ("granitehybrid", {"ssm.inner_size": 100}, "cannot have 8 heads in 2 groups"),
         ("granitehybrid", {"ssm.group_count": 2**31}, "group_count` is"),

@@ -307,10 +307,15 @@ class Hyperparameters:
         return Norm(weight=tensor, size=num_rows * self.hidden_size, num_stacked=num_rows)
 
     def linear(self, stem: str, num_rows: int, num_columns: int, first_row: int = 0) -> Linear:
-        """The matrix `<stem>.weight`, with `<stem>.bias` if there is one."""
+        """The matrix `<stem>.weight`, with `<stem>.bias` if there is one, and, in a layer, `<stem>.scale`."""
         bias = f"{stem}.bias" if self.has(f"{stem}.bias") else None
         return Linear(
-            weight=f"{stem}.weight", num_rows=num_rows, num_columns=num_columns, first_row=first_row, bias=bias
+            weight=f"{stem}.weight",
+            num_rows=num_rows,
+            num_columns=num_columns,
+            first_row=first_row,
+            bias=bias,
+            scale=self._scale_of(stem),
         )
 
     def norm(self, stem: str, size: int | None = None, *, scale: float = 1.0) -> Norm:
@@ -336,7 +341,7 @@ class Hyperparameters:
     def stacked(self, stem: str, num_rows: int, num_columns: int) -> Linear:
         """The matrices of all experts, `num_rows` each, as one."""
         plain = self.linear(stem, num_rows * self.num_experts, num_columns)
-        return replace(plain, num_stacked=self.num_experts)
+        return replace(plain, num_stacked=self.num_experts, scale=None)
 
     def refuse(self, what: str) -> NoReturn:
         """Raises ModelUnsupported."""
@@ -348,6 +353,11 @@ class Hyperparameters:
     def fail(self, what: str) -> NoReturn:
         """Raises ModelFileInvalid."""
         raise ModelFileInvalid(f"{self._file.path} cannot be used: {what}", path=str(self._file.path))
+
+    def _scale_of(self, stem: str) -> str | None:
+        """A vector of this name is something else."""
+        entry = self._parts.tensors.get(f"{stem}.scale")
+        return entry.name if entry is not None and stem.startswith("blk.") and entry.shape == (1,) else None
 
     def _expert_sizes(self) -> list[int] | None:
         if not self.num_experts or not self._file.get_ints(self._file.own_key("expert_feed_forward_length")):

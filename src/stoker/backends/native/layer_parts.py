@@ -13,7 +13,7 @@ from stoker.backends.native.kinds import Mixer, Routing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """`weight @ x + bias`: some consecutive rows of a matrix in the file, so that fused matrices can be taken apart."""
+    """`weight @ x * scale + bias`: some consecutive rows of a matrix in the file, which takes fused matrices apart."""
 
     weight: str
     """Name of a tensor of shape (columns, at least `first_row + num_rows`), in the file's order."""
@@ -22,6 +22,8 @@ class Linear:
     first_row: int = 0
     bias: str | None = None
     """Name of a vector; its elements `first_row` … belong to these rows."""
+    scale: str | None = None
+    """Name of a tensor of one number, by which the products are multiplied before the bias is added."""
     num_stacked: int = 1
     """Of how many equal matrices, one below the other, the tensor consists; then it has one more dimension."""
     run: int = 0

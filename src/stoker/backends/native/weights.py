@@ -269,3 +269,6 @@ def _vectors(parts: ModelParts, layout: Layout) -> Iterator[tuple[NDArray[np.flo
     for linear, place in layout.biases.items():
         assert linear.bias is not None
         yield parts.floats(linear.bias)[linear.rows_in_file()], place
+    for linear, place in layout.scales.items():
+        assert linear.scale is not None
+        yield parts.floats(linear.scale), place

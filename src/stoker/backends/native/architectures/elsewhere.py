@@ -16,7 +16,7 @@ _NAMES: Mapping[str, str] = {
         "arctic dbrx deepseek32 deepseek4 glm-dsa glm5-next grok hy_v3 hy_v4 kimi-k3 mimo2 minimax-m3 mistral4 step35"
     ),
     "parts that no other architecture has": (
-        "bitnet bloom chameleon codeshell cogvlm cohere2moe deci deepseek2-ocr dots3note graniteswitch "
+        "bloom chameleon codeshell cogvlm cohere2moe deepseek2-ocr dots3note graniteswitch "
         "grovemoe hrm_text jais laguna maple mpt muse-glimmer openelm plamo "
         "plamo3 refact spark2_5 talkie"
     ),
