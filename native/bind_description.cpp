@@ -255,12 +255,18 @@ private:
     }
 
     void recur(Layer& layer) const {
-        layer.mixer = Mixer(int32_t(Mixer::short_conv) + chosen<int32_t>("mixer", {"short_conv", "delta_net", "mamba2"}));
+        layer.mixer = Mixer(int32_t(Mixer::short_conv) + chosen<int32_t>("mixer", {"short_conv", "delta_net", "mamba2", "kda", "mamba"}));
         layer.decay = projection("decay");
         layer.beta = projection("beta");
+        layer.low = projection("low");
+        layer.wide_decay = projection("wide_decay");
+        layer.wide_gate = projection("wide_gate");
         const auto taps = get<int32_t>("taps"), num_heads = get<int32_t>("num_heads"), norm_size = get<int32_t>("norm_size");
         require(taps > 0 && taps <= kMaxTaps, "a convolution has no weights, or too many");
         const int32_t channels = layer.num_channels();
+        const auto key_size = get<int32_t>("key_size");
+        require(int64_t(num_heads) * key_size <= (1 << 24) && num_heads >= 0 && key_size >= 0, "a state is too large");
+        const int32_t keys = num_heads * key_size;
         require(channels % 16 == 0, "the channels of a convolution are no multiple of 16");
         layer.recurrence = {
             .taps = taps,
@@ -268,15 +274,18 @@ private:
             .convolution_bias = norm("convolution_bias", channels),
             .num_heads = num_heads,
             .num_key_heads = get<int32_t>("num_key_heads"),
-            .key_size = get<int32_t>("key_size"),
+            .key_size = key_size,
             .value_size = get<int32_t>("value_size"),
             .are_interleaved = get<bool>("are_interleaved"),
-            .step_bias = norm("step_bias", num_heads),
-            .decay_rate = norm("decay_rate", num_heads),
+            .step_bias = norm("step_bias", layer.mixer == Mixer::kda ? keys : num_heads),
+            .decay_rate = norm("decay_rate", layer.mixer == Mixer::mamba ? keys : num_heads),
             .skip = norm("skip", num_heads),
             .norm = norm("norm", layer.mixer == Mixer::mamba2 ? layer.value.w.rows : norm_size),
             .norm_size = norm_size,
             .norm_eps = get<float>("norm_eps"),
+            .low_norm = norm("low_norm", layer.wide_decay.w.cols),
+            .key_norm = norm("key_norm", key_size),
+            .query_norm = norm("query_norm", key_size),
         };
     }
 

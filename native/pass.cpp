@@ -49,6 +49,8 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::combine: return combine(me, stage, share(stage, piece, stage.rows));
         case StageKind::convolve: return convolve(stage, piece);
         case StageKind::scan: return scan(me, stage, piece);
+        case StageKind::norm_low: return norm_low(stage, share(stage, piece, stage.rows));
+        case StageKind::scan_channels: return scan_channels(stage, piece);
         case StageKind::gate_mixed: return gate_mixed(stage, share(stage, piece, stage.rows));
         case StageKind::latent_keys: return latent_keys(stage.layer, share(stage, piece, stage.rows));
         case StageKind::widen: return widen(me, stage, piece);
@@ -212,6 +214,7 @@ Activations Pass::place_input(Worker& me, const Stage& products) const {
         cols = layer.laurel.narrow.w.rows;
         from = d_.qkv_.get() + layer.input_at(Layer::kLaurel);
     }
+    std::tie(from, ldx, cols) = recurrent_input(products, {from, ldx, cols});
     Activations a = Activations::place(codes, products.rows, cols);
     a.x = from;
     a.ldx = ldx;
@@ -382,6 +385,9 @@ void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activat
             const Projection& p = spec_.join.give;
             return multiply(me, p, a, share(stage, piece, p.w.tiles()), batch_.hidden, p.w.rows);
         }
+        case StageKind::low:
+        case StageKind::widen_decay:
+        case StageKind::widen_gate: return multiply_recurrent(me, stage, piece, a);
         case StageKind::split: return split(me, stage, piece, a);
         case StageKind::laurel: return laurel(me, stage, piece, a);
         case StageKind::join: {

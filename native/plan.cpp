@@ -236,9 +236,23 @@ void Plan::add_recurrent_stages(const Batch& batch) {
     const int32_t blocks = layer.num_channels() / 16;
     const int32_t grain = divided_up(blocks, divided_up(wanted, batch.num_chunks));
     add(StageKind::convolve, batch.num_chunks * divided_up(blocks, grain), grain * 16);
-    if (layer.scans()) {
+    if (layer.mixer == Mixer::mamba) {
+        add_tiles(StageKind::low, layer.low);
+        if (r.low_norm != nullptr) {
+            add_rows(StageKind::norm_low);
+        }
+    }
+    if (layer.wide_decay.w.rows > 0) {
+        add_tiles(StageKind::widen_decay, layer.wide_decay);
+    }
+    if (layer.mixer == Mixer::mamba) {
+        add(StageKind::scan_channels, batch.num_chunks * divided_up(blocks, grain), grain * 16);
+    } else if (layer.scans()) {
         const int32_t heads = batch.num_chunks * r.num_heads, heads_at_once = divided_up(heads, wanted);
         add(StageKind::scan, divided_up(heads, heads_at_once), heads_at_once);
+        if (layer.wide_gate.w.rows > 0) {
+            add_tiles(StageKind::widen_gate, layer.wide_gate);
+        }
         add_rows(StageKind::gate_mixed);
     }
 }

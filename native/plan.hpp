@@ -11,7 +11,9 @@
 // Where what attention gives has a norm, or what `down` takes, stages `norm mixed` and `norm inner` stand before these products.
 //
 // A layer without attention (recurrent.hpp) has the stages `convolve | scan | gate mixed` in place of those from `rotate` to
-// `join spans`, and only the first of them where nothing is scanned.
+// `join spans`, and only the first of them where nothing is scanned. Decays and gates that are made by two matrices are multiplied
+// out before they are needed: `[input |] widen decay`, `[input |] widen gate`. Mamba 1 has
+// `convolve | [input |] low | norm low | [input |] widen decay | scan channels`.
 //
 // A layer in which positions do not meet begins with `input | Q | pass on -> y`, or with its feed-forward.
 //
@@ -51,7 +53,7 @@ namespace stoker {
 enum class StageKind : int8_t {
     embed, input, project, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
     route, choose, sort_rows, expert_gate_up, expert_down, combine,
-    convolve, scan, gate_mixed,
+    convolve, scan, gate_mixed, low, norm_low, widen_decay, scan_channels, widen_gate,
     layer_products, layer_inputs, inject_gate, inject, features, fuse, join, give,
     latent_keys, narrow, widen, latent_out,
     spread_rows, pass_on, norm_mixed, norm_inner,

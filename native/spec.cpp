@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <tuple>
 
 namespace stoker {
 
@@ -179,7 +180,7 @@ void DecoderSpec::check_recurrence(const Layer& layer) const {
     const Recurrence& r = layer.recurrence;
     require(r.taps > 0 && r.taps <= kMaxTaps && r.convolution != nullptr, "a convolution has no weights, or too many");
     if (layer.scans()) {
-        return check_scan(layer);
+        return layer.mixer == Mixer::mamba ? check_channels(layer) : check_scan(layer);
     }
     for (const Projection* p : {&layer.query, &layer.key, &layer.value, &layer.output}) {
         require_shape(*p, hidden_size, hidden_size);
@@ -202,13 +203,48 @@ void DecoderSpec::check_scan(const Layer& layer) const {
     require_shape(layer.query, r.key_row(), hidden_size);
     require_shape(layer.key, r.key_row(), hidden_size);
     require_shape(layer.value, r.value_row(), hidden_size);
-    require_shape(layer.mixed_gate, r.value_row(), hidden_size);
-    require_shape(layer.decay, r.num_heads, hidden_size);
     require_shape(layer.output, hidden_size, r.value_row());
-    if (layer.mixer == Mixer::delta_net) {
+    if (layer.recalls()) {
         require_shape(layer.beta, r.num_heads, hidden_size);
         require(r.norm_size == r.value_size && r.norm != nullptr, "a norm is missing");
     }
+    if (layer.mixer == Mixer::kda) {
+        return check_kda(layer);
+    }
+    require_shape(layer.mixed_gate, r.value_row(), hidden_size);
+    require_shape(layer.decay, r.num_heads, hidden_size);
+}
+
+void DecoderSpec::check_kda(const Layer& layer) const {
+    const Recurrence& r = layer.recurrence;
+    require(r.num_key_heads == r.num_heads, "heads cannot be shared out to heads of keys");
+    for (const auto& [narrow, wide, rows] : {std::tuple(&layer.decay, &layer.wide_decay, r.key_row()),
+                                             std::tuple(&layer.mixed_gate, &layer.wide_gate, r.value_row())}) {
+        require(narrow->w.rows > 0 && narrow->w.rows % 32 == 0, "a row of activations is no multiple of 32");
+        require_shape(*narrow, narrow->w.rows, hidden_size);
+        require_shape(*wide, rows, narrow->w.rows);
+    }
+}
+
+void DecoderSpec::check_channels(const Layer& layer) const {
+    const Recurrence& r = layer.recurrence;
+    const int32_t channels = r.num_heads, size = r.key_size, rank = layer.wide_decay.w.cols;
+    require(channels > 0 && channels <= (1 << 20) && size > 0 && size <= (1 << 12) && int64_t(channels) * size <= (1 << 24),
+            "a size is zero or negative, or a state too large");
+    require(channels % 32 == 0 && size % 16 == 0 && rank > 0 && rank % 32 == 0 && rank <= (1 << 20),
+            "a row of activations is no multiple of 32");
+    require(r.num_key_heads == 1 && r.value_size == 1, "channels have heads");
+    require(r.decay_rate != nullptr && r.skip != nullptr, "a scan lacks its steps");
+    require((r.low_norm != nullptr) == (r.key_norm != nullptr) && (r.key_norm != nullptr) == (r.query_norm != nullptr),
+            "a norm is missing");
+    for (const Projection* p : {&layer.query, &layer.key, &layer.decay, &layer.beta}) {
+        require_shape(*p, 0, 0);
+    }
+    require_shape(layer.value, channels, hidden_size);
+    require_shape(layer.mixed_gate, channels, hidden_size);
+    require_shape(layer.low, rank + 2 * size, channels);
+    require_shape(layer.wide_decay, channels, rank);
+    require_shape(layer.output, hidden_size, channels);
 }
 
 void DecoderSpec::check_attention(const Layer& layer) const {
@@ -251,7 +287,8 @@ void DecoderSpec::check_latent(const Layer& layer) const {
     require(layer.value.w.rows == 0 && layer.mixed_gate.w.rows == 0 && layer.query_norm == nullptr &&
                 layer.key_norm == nullptr && layer.head_norms == HeadNorms::before_rope,
             "a layer with a latent vector has what it has no use for");
-    require(l.norm != nullptr && ropes[layer.rope].dim == l.rotated, "a norm is missing, or a rotation does not fit");
+    const int32_t dim = ropes[layer.rope].dim;
+    require(l.norm != nullptr && (dim == l.rotated || dim == 0), "a norm is missing, or a rotation does not fit");
     const bool is_narrow = l.narrow.w.rows > 0;
     require_shape(layer.query, is_narrow ? l.narrow.w.cols : num * l.query_size(), hidden_size);
     require(layer.query.w.rows % 16 == 0, "a row of queries is no multiple of 16");

@@ -99,6 +99,8 @@ enum class Mixer : int32_t {
     short_conv,  // output(c * convolution(b * x)): `query` gives b, `key` gives c, `value` gives x
     delta_net,   // query, key and value of each head convolved, SiLU, scanned (recurrent.hpp) with keys that are recalled first
     mamba2,      // likewise, with nothing recalled; `query` is what papers call C, `key` B, `value` x
+    kda,         // a delta net with a decay for each element of a key, made by two matrices, as its gate is
+    mamba,       // `value` gives x, which is convolved; `low` makes B, C and what `wide_decay` makes the steps of (channel_scan.hpp)
 };
 
 // What a layer without attention has instead. Of the heads of a scan, several share those of queries and keys.
@@ -106,14 +108,15 @@ struct Recurrence {
     int32_t taps;                   // of the convolution
     const float* convolution;       // [taps][channels], the present position's last
     const float* convolution_bias;  // or nullptr, as all that follows for a short convolution
-    int32_t num_heads, num_key_heads, key_size, value_size;  // none for a short convolution
+    int32_t num_heads, num_key_heads, key_size, value_size;  // none for a short convolution; heads of mamba are channels
     bool are_interleaved;           // heads h, h + num_key_heads, ... share a key; otherwise neighbours do
-    const float* step_bias;         // of each head: step = softplus(decay(x) + step_bias)
-    const float* decay_rate;        // a step lets e^(decay_rate * step) of the state remain
+    const float* step_bias;         // of each head: step = softplus(decay(x) + step_bias); of kda [head][key element]
+    const float* decay_rate;        // a step lets e^(decay_rate * step) of the state remain; of mamba [key element][channel]
     const float* skip;              // of each head: so much of its value is added to what it gives; or nullptr
     const float* norm;              // over runs of norm_size of what is given, before the gate (delta_net) or behind it; or nullptr
     int32_t norm_size;
     float norm_eps;
+    const float *low_norm, *key_norm, *query_norm;  // of mamba: of what `low` makes; or nullptr, all of them
 
     int32_t key_row() const { return num_key_heads * key_size; }
     int32_t value_row() const { return num_heads * value_size; }
@@ -176,6 +179,9 @@ struct Layer {
     Latent latent;
     Projection mixed_gate;   // by its sigmoid (attention) or SiLU what is mixed is multiplied, or no rows
     Projection decay, beta;  // [num_heads][hidden], of scans; beta of delta nets
+    Projection low;          // of mamba: [wide_decay's columns | key elements | key elements][channels]
+    Projection wide_decay;   // of kda: [key_row][what `decay` gives]; of mamba: [channels][the first of what `low` gives]
+    Projection wide_gate;    // of kda: [value_row][what `mixed_gate` gives]
     HeadNorms head_norms;
     const float* query_norm;
     const float* key_norm;
@@ -213,7 +219,8 @@ struct Layer {
     bool is_cut() const { return gate_cut > -std::numeric_limits<float>::infinity(); }
     // Of what is added last.
     const float* last_norm() const { return injects() ? injection.norm : post_feed_forward_norm; }
-    bool scans() const { return mixer == Mixer::delta_net || mixer == Mixer::mamba2; }
+    bool scans() const { return mixer >= Mixer::delta_net; }
+    bool recalls() const { return mixer == Mixer::delta_net || mixer == Mixer::kda; }
     // What the mixer begins with, of each row: | query | key | value | mixed_gate | decay | beta | laurel |, but | value | key |
     // query | ... for mamba2, as its convolution has them.
     static constexpr int32_t kInputs = 7, kGate = 3, kDecay = 4, kBeta = 5, kLaurel = 6;
@@ -330,6 +337,8 @@ private:
     void check_recurrence(const Layer& layer) const;
     void check_without_mixer(const Layer& layer) const;
     void check_scan(const Layer& layer) const;
+    void check_kda(const Layer& layer) const;
+    void check_channels(const Layer& layer) const;
     void check_feed_forward(const Layer& layer) const;
     void check(const Experts& experts) const;
 };

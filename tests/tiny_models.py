@@ -519,7 +519,7 @@ def write_tensor(
     """A tensor of random numbers, of the type that the model says."""
     if len(shape) == 1 or name.endswith("bias") or is_mixer_float(name):
         values = rng.normal(0 if name.endswith("bias") else 1, 0.3, shape).astype(np.float32)
-        values = -values if name.endswith("ssm_a") else values
+        values = -np.abs(values) if name.endswith("ssm_a") else values  # nothing grows
         kind = GGMLQuantizationType["F32" if is_mixer_float(name) else model.vector_type]
         writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
         return

@@ -86,7 +86,18 @@ PERIODS = {
     "afmoe": 4,
     "llama4": 4,
 }
-AS_SAID = ("qwen2moe", "olmoe", "deepseek", "deepseek2", "bailingmoe", "bailingmoe2", "dots1", "exaone-moe", "afmoe")
+AS_SAID = (
+    "jamba",
+    "qwen2moe",
+    "olmoe",
+    "deepseek",
+    "deepseek2",
+    "bailingmoe",
+    "bailingmoe2",
+    "dots1",
+    "exaone-moe",
+    "afmoe",
+)
 """Whose weights of experts add up to 1 only if the file says so."""
 SIGMOID = ("llama4", "glm4moe", "lfm2moe", "nemotron_h_moe", "afmoe")
 SQUARED_RELU = ("nemotron_h", "nemotron_h_moe", "arcee", "jais2", "nemotron", "plm")
@@ -207,6 +218,8 @@ class NativeReference:
         if self.architecture.startswith("nemotron_h"):
             return x + self.nemotron_block(index, n)
         y = mixed(self, index, n)
+        if y is not None and self.architecture in ("mamba", "mamba2"):
+            return x + y
         if y is None or self.architecture == "falcon-h1":
             y = self.attention(index, n) + (0.0 if y is None else y)
         if self.architecture in ("cohere2", "command-r") or self.is_parallel(block):
@@ -476,7 +489,7 @@ class NativeReference:
 
     def stands(self, index: int) -> bool:
         """Whether a layer rotates nothing."""
-        if self.architecture in WITHOUT_ROPE or self.architecture.startswith("nemotron_h") or self.has_slopes():
+        if self.architecture in (*WITHOUT_ROPE, "jamba", "nemotron_h", "nemotron_h_moe") or self.has_slopes():
             return True
         if pattern := self.key("attention.rope_pattern", ()):
             return not pattern[index]

@@ -18,6 +18,8 @@ def mixed(model: NativeReference, index: int, x: F64) -> F64 | None:
     block = f"blk.{index}"
     if f"{block}.shortconv.conv.weight" in model.tensors:
         return short_conv(model, block, x)
+    if f"{block}.ssm_x.weight" in model.tensors:
+        return mamba1(model, block, x)
     if f"{block}.ssm_in.weight" in model.tensors and model.architecture != "qwen3next":
         return mamba2(model, block, x)
     if f"{block}.ssm_conv1d.weight" in model.tensors:
@@ -90,6 +92,26 @@ def mamba2(model: NativeReference, block: str, x: F64) -> F64:
     y = (y + values * model.weight(f"{block}.ssm_d")).reshape(length, inner) * silu(z)
     if f"{block}.ssm_norm.weight" in model.tensors:
         y = model.norm(f"{block}.ssm_norm", y.reshape(length, num_groups, -1)).reshape(length, inner)
+    return model.linear(f"{block}.ssm_out", y)
+
+
+def mamba1(model: NativeReference, block: str, x: F64) -> F64:
+    size, rank = model.key("ssm.state_size"), model.key("ssm.time_step_rank")
+    x, z = np.split(model.linear(f"{block}.ssm_in", x), 2, axis=-1)
+    x = convolved(model.weight(f"{block}.ssm_conv1d.weight"), x) + model.weight(f"{block}.ssm_conv1d.bias")
+    x = silu(x)
+    low, b, c = np.split(x @ model.weight(f"{block}.ssm_x.weight").T, [rank, rank + size], axis=-1)
+    if model.architecture == "jamba":
+        parts = (("dt", low), ("b", b), ("c", c))
+        low, b, c = (model.norm(f"{block}.ssm_{name}_norm", part) for name, part in parts)
+    elif model.key("ssm.dt_b_c_rms", False):
+        low, b, c = (part / np.sqrt((part * part).mean(-1, keepdims=True) + model.eps) for part in (low, b, c))
+    step = softplus(model.linear(f"{block}.ssm_dt", low))
+    rates, state, y = model.weight(f"{block}.ssm_a"), np.zeros((x.shape[1], size)), np.empty_like(x)
+    for at in range(len(x)):
+        state = state * np.exp(step[at, :, None] * rates) + (step[at] * x[at])[:, None] * b[at]
+        y[at] = state @ c[at]
+    y = (y + x * model.weight(f"{block}.ssm_d")) * silu(z)
     return model.linear(f"{block}.ssm_out", y)
 
 

@@ -31,6 +31,9 @@ MODELS = {
     "nemotron_h_moe Q8_0": TinyModel(
         architecture="nemotron_h_moe", type="Q8_0", num_layers=7, num_experts=12, shared_size=64
     ),
+    "jamba Q8_0": TinyModel(architecture="jamba", type="Q8_0", num_layers=3, num_experts=12, expert_size=96),
+    "mamba Q8_0": TinyModel(architecture="mamba", type="Q8_0", num_layers=3, keys={"ssm.dt_b_c_rms": True}),
+    "mamba2 Q4_0": TinyModel(architecture="mamba2", type="Q4_0", num_layers=3, has_head=False),
     "falcon-h1 F16": TinyModel(architecture="falcon-h1", type="F16"),
 }
 

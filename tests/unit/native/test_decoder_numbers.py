@@ -34,6 +34,9 @@ VARIANTS = {
     "norms within": Tiny(has_sub_norms=True, has_scales=True, has_biases=True, vocab_size=37),
     "layers without attention": Tiny(mixers=WITHOUT_ATTENTION, num_layers=6, has_post_norms=True, has_biases=True),
     "chunks": Tiny(windows=(33, 0), has_chunks=True, rope_dim=8),
+    "KDA": Tiny(mixers=("kda", "attention", "kda"), num_layers=3, has_biases=True),
+    "Mamba 1": Tiny(mixers=("mamba", "attention", "mamba"), num_layers=3, has_biases=True),
+    "no attention": Tiny(mixers=("mamba", "none", "mamba2"), num_layers=3),
     "Mamba 2": Tiny(mixers=("mamba2", "attention", "mamba2"), num_layers=3),
 }  # fmt: skip
 

@@ -210,7 +210,10 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
     missing = ("gate", "up", "down") if not has_feed_forward else ("up",) if t.activation in _WITHOUT_UP else ()
     matrices = {name: shape for name, shape in matrices.items() if name not in missing}
     is_recurrent = t.mixer(i) not in _WITHOUT_STATE
-    matrices |= mixer_shapes(t.mixer(i), hidden) if is_recurrent else {}
+    if is_recurrent:
+        left_out = ("query", "key") if t.mixer(i) == "mamba" else ()
+        matrices = {name: shape for name, shape in matrices.items() if name not in left_out}
+        matrices |= mixer_shapes(t.mixer(i), hidden)
     if t.mixer(i) in ("none", "linear"):
         matrices = {name: shape for name, shape in matrices.items() if name in ("gate", "up", "down")}
         matrices |= {"query": (hidden, hidden)} if t.mixer(i) == "linear" else {}

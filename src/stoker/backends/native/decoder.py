@@ -152,11 +152,13 @@ def _injection(layout: Layout, injection: Injection | None) -> dict[str, object]
 def _recurrence(layout: Layout, recurrence: Recurrence) -> dict[str, object]:
     plain = ("taps", "num_heads", "num_key_heads", "key_size", "value_size", "are_interleaved", "norm_size", "norm_eps")
     norms = ("convolution", "convolution_bias", "step_bias", "decay_rate", "skip", "norm")
+    norms += ("low_norm", "key_norm", "query_norm")
+    linears = ("decay", "beta", "low", "wide_decay", "wide_gate")
     return {
         "mixer": recurrence.mixer.value,
         **{name: getattr(recurrence, name) for name in plain},
         **{name: _norm(layout, getattr(recurrence, name)) for name in norms},
-        **{name: _matrix(layout, getattr(recurrence, name)) for name in ("decay", "beta")},
+        **{name: _matrix(layout, getattr(recurrence, name)) for name in linears},
     }
 
 

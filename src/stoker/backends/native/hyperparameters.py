@@ -66,7 +66,7 @@ class Hyperparameters:
         self.hidden_size = self.integer("embedding_length")
         num_heads = self.counts_of_layers("attention.head_count", low=0)
         self.num_heads = max(num_heads)
-        if not self.num_heads:
+        if not self.num_heads and not self.integer("ssm.inner_size", 0, low=0):
             self.fail(f"`{self._file.own_key('attention.head_count')}` is 0")
         num_kv_heads = self.counts_of_layers("attention.head_count_kv", num_heads, low=0)
         self.num_experts = self.integer("expert_count", 0, low=0, high=_MAX_EXPERTS)
@@ -75,7 +75,8 @@ class Hyperparameters:
             "attention.layer_norm_rms_epsilon", self.optional_number("attention.layer_norm_epsilon")
         )
         self.trained_context = self._trained_context()
-        self.head_size = self.integer("attention.key_length", max(1, self.hidden_size // self.num_heads))
+        usual_size = max(1, self.hidden_size // self.num_heads) if self.num_heads else _HEAD_GRANULE
+        self.head_size = self.integer("attention.key_length", usual_size)
         self.heads = [
             Heads(num=num, num_kv=num_kv, size=size)
             for num, num_kv, size in zip(num_heads, num_kv_heads, self._head_sizes(), strict=True)

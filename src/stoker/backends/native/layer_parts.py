@@ -62,6 +62,13 @@ class Norm:
     """Of a convolution: so many weights for each channel, which lie together in the file. Packed tap by tap."""
     bias: str | None = None
     """Name of another vector of this size, packed behind it."""
+    behind: tuple[str, ...] = ()
+    """Names of further tensors of the same shape, which are a part of the vector: of channels of a convolution."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the tensors that the vector consists of, without the bias."""
+        return () if self.weight is None else (self.weight, *self.behind)
 
     @property
     def num_floats(self) -> int:
@@ -145,7 +152,7 @@ class Recurrence:
     convolution: Norm
     convolution_bias: Norm | None = None
     num_heads: int = 0
-    """Of a scan, each with a state of its own; 0 = none, and nothing below is there."""
+    """Of a scan, each with a state of its own, or channels of Mamba 1; 0 = none, and nothing below is there."""
     num_key_heads: int = 0
     """Heads of queries and of keys. Divides `num_heads`."""
     key_size: int = 0
@@ -155,6 +162,16 @@ class Recurrence:
     """The heads h, h + num_key_heads, … share those of queries and keys; otherwise neighbors do."""
     decay: Linear | None = None
     beta: Linear | None = None
+    low: Linear | None = None
+    """Of Mamba 1: what the steps are made of, B and C, from what is convolved."""
+    wide_decay: Linear | None = None
+    """Of KDA, behind `decay`; of Mamba 1, behind the first rows of `low`, with the bias of the steps."""
+    wide_gate: Linear | None = None
+    """Of KDA, behind `mixed_gate`."""
+    low_norm: Norm | None = None
+    """With `key_norm` and `query_norm`: of what the steps are made of, of B, and of C, or of none of them."""
+    key_norm: Norm | None = None
+    query_norm: Norm | None = None
     step_bias: Norm | None = None
     decay_rate: Norm | None = None
     skip: Norm | None = None
@@ -167,11 +184,13 @@ class Recurrence:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        return tuple(linear for linear in (self.decay, self.beta) if linear is not None)
+        places = (self.decay, self.beta, self.low, self.wide_decay, self.wide_gate)
+        return tuple(linear for linear in places if linear is not None)
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        places = (self.convolution, self.convolution_bias, self.step_bias, self.decay_rate, self.skip, self.norm)
+        steps = (self.step_bias, self.decay_rate, self.skip, self.norm, self.low_norm, self.key_norm, self.query_norm)
+        places = (self.convolution, self.convolution_bias, *steps)
         return tuple(norm for norm in places if norm is not None)
 
     @property

@@ -94,10 +94,11 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts, lender: Layout | None = No
     norms: dict[Norm, PlacedVector] = {}
     for norm in spec.norms:
         if norm not in norms:
-            first = norm.taps or norm.size // norm.num_stacked
-            for name in (norm.weight, norm.bias):
+            size = norm.size // max(1, len(norm.parts))
+            first = norm.taps or size // norm.num_stacked
+            for name in (*norm.parts, norm.bias):
                 if name is not None:
-                    _check_vector(parts, name, first, norm.size // first)
+                    _check_vector(parts, name, first, size // first)
             norms[norm] = place.vector(norm.num_floats)
     biases = {linear: place.vector(linear.num_rows) for linear in matrices if linear.bias}
     lent = {} if lender is None else {name: lender.matrices[getattr(spec, name)] for name in spec.lent}
@@ -136,7 +137,7 @@ class _Place:
 def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
     linears = spec.linears
     used = {name for linear in linears for name in (linear.weight, linear.bias, linear.scale)} | spec.unused
-    used |= {norm.weight for norm in spec.norms} | {norm.bias for norm in spec.norms}
+    used |= {name for norm in spec.norms for name in (*norm.parts, norm.bias)}
     more = sorted(parts.tensors.keys() - used)
     unknown = [name for name in more if not _changes_nothing(parts, name)]
     if more and not unknown:

@@ -366,9 +366,9 @@ class DecoderSpec:
         return next(layer.heads for layer in self.layers if layer.heads is not None)
 
     @property
-    def head_sizes(self) -> frozenset[int]:
-        """Of any layer."""
-        return frozenset(layer.heads.size for layer in self.layers if layer.heads is not None)
+    def largest_head(self) -> int:
+        """The size of the largest head of any layer; 0 = no layer has attention."""
+        return max((layer.heads.size for layer in self.layers if layer.heads is not None), default=0)
 
     @property
     def kv_head_sizes(self) -> tuple[int, ...]:

@@ -35,10 +35,10 @@ def decoder(model: Hyperparameters, *, ropes: tuple[Rope, ...], layers: tuple[La
         more: whatever is different, by the names of `DecoderSpec`.
 
     Raises:
-        ModelUnsupported: no layer has attention.
+        ModelUnsupported: no layer sees other positions.
     """
-    if all(layer.heads is None for layer in layers):
-        model.refuse("no layer has attention")
+    if all(layer.heads is None and layer.recurrence is None for layer in layers):
+        model.refuse("no layer has attention, or a state in its place")
     if not model.flag("attention.causal", default=True) and not more.get("sees_ahead"):
         if any(layer.window or layer.recurrence for layer in layers):
             model.refuse("it has layers that do not see ahead")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NAMES: Mapping[str, str] = {
-    "no layer has attention": "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7",
-    "mixers that have no kernels here": "bailingmoe3 jamba kimi-linear minimax-01 plamo2 qwen4exp",
+    "mixers that have no kernels here": (
+        "arwkv7 bailingmoe3 kimi-linear minimax-01 plamo2 qwen4exp rwkv6 rwkv6qwen2 rwkv7"
+    ),
     "an encoder and a decoder": "t5 t5encoder",
     "texts are not written from left to right": "dream llada llada-moe rnd1",
     "images or sounds, not text": "clip pockettts qwen3tts wavtokenizer-dec",
