@@ -53,6 +53,7 @@ HYBRID_KEYS: Mapping[str, Mapping[str, Any]] = {
     "falcon-h1": MAMBA_KEYS,
     "granitehybrid": {**MAMBA_KEYS, **GRANITE_KEYS},
     "jamba": MAMBA1_KEYS,
+    "kimi-linear": {"ssm.conv_kernel": TAPS, "kda.head_dim": 32, "expert_gating_func": 2, "expert_weights_scale": 1.5},
     "mamba": {**MAMBA1_KEYS, **_WITHOUT_HEADS},
     "mamba2": {**MAMBA_KEYS, **_WITHOUT_HEADS},
     "lfm2": {"shortconv.l_cache": 3},
@@ -68,8 +69,9 @@ HYBRID_KEYS: Mapping[str, Mapping[str, Any]] = {
     "qwen35moe": {**DELTA_KEYS, "rope.dimension_sections": [3, 3, 2, 0]},
     "qwen3next": DELTA_KEYS,
 }
-_FLOATS = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")
-_BY_KV_HEADS = ("granitehybrid", "jamba", "lfm2", "lfm2moe")
+_CONVOLUTIONS = ("shortconv.conv.weight", *(f"ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")))
+_FLOATS = (*_CONVOLUTIONS, "ssm_a", "ssm_d", "ssm_norm.weight")
+_BY_KV_HEADS = ("granitehybrid", "jamba", "kimi-linear", "lfm2", "lfm2moe")
 _WITHOUT_ATTENTION = ("mamba", "mamba2")
 """In which layers without heads of keys and values have no attention: by default each other one."""
 _NEMOTRON = ("attention", "feed-forward", "scan", "scan", "feed-forward")
@@ -121,6 +123,8 @@ def _mixer(model: TinyModel, index: int) -> Shapes | None:
         return _gated_attention(model) if is_attention else _delta_net(model)
     if model.heads_of(index)[1]:
         return None
+    if model.architecture == "kimi-linear":
+        return kda(model)
     if model.architecture == "jamba":
         return _mamba1(model)
     return _mamba2(model) if model.architecture == "granitehybrid" else _short_conv(model)
@@ -166,6 +170,22 @@ def _mamba1(model: TinyModel) -> Shapes:
         ("ssm_a", (values, size)),
         ("ssm_d", (values,)),
         ("ssm_out.weight", (hidden, values)),
+    ]
+
+
+def kda(model: TinyModel) -> Shapes:
+    hidden, size, taps = model.hidden_size, model.own_key("kda.head_dim"), model.own_key("ssm.conv_kernel")
+    heads = model.num_heads * size
+    return [
+        *((f"attn_{part}.weight", (heads, hidden)) for part in "qkv"),
+        *((f"ssm_conv1d_{part}.weight", (1, heads, 1, taps)) for part in "qkv"),
+        *((f"ssm_{part}_a.weight", (size, hidden)) for part in "fg"),
+        *((f"ssm_{part}_b.weight", (heads, size)) for part in "fg"),
+        ("ssm_beta.weight", (model.num_heads, hidden)),
+        ("ssm_a", (model.num_heads, 1)),
+        ("ssm_dt.bias", (heads,)),
+        ("ssm_norm.weight", (size,)),
+        ("attn_output.weight", (hidden, heads)),
     ]
 
 

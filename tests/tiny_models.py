@@ -115,6 +115,7 @@ _WITH_SELECTION_BIAS = (
     "ernie4_5-moe",
     "exaone-moe",
     "glm4moe",
+    "kimi-linear",
     "lfm2moe",
     "minimax-m2",
     "nemotron_h_moe",
@@ -390,7 +391,8 @@ def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int,
         shapes = [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
     if model.architecture == "plm":
         return with_one_matrix(model, shapes)
-    return with_latent(model, shapes) if model.architecture in WITH_LATENT else with_mixer(model, index, shapes)
+    has_latent = model.architecture in WITH_LATENT and (num_kv or model.architecture != "kimi-linear")
+    return with_latent(model, shapes) if has_latent else with_mixer(model, index, shapes)
 
 
 def _deci_shapes(model: TinyModel, heads: int, kv_heads: int, size: int) -> list[tuple[str, tuple[int, ...]]]:

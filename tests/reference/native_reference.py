@@ -489,7 +489,10 @@ class NativeReference:
 
     def stands(self, index: int) -> bool:
         """Whether a layer rotates nothing."""
-        if self.architecture in (*WITHOUT_ROPE, "jamba", "nemotron_h", "nemotron_h_moe") or self.has_slopes():
+        if (
+            self.architecture in (*WITHOUT_ROPE, "jamba", "kimi-linear", "nemotron_h", "nemotron_h_moe")
+            or self.has_slopes()
+        ):
             return True
         if pattern := self.key("attention.rope_pattern", ()):
             return not pattern[index]

@@ -22,6 +22,7 @@ from tests.tiny_encoders import ENCODERS, TinyEncoder, write_encoder
 from tests.tiny_models import TinyModel, write_tiny_model
 
 WITH_EXPERTS = (
+    "kimi-linear",
     "gpt-oss",
     "qwen3next",
     "deepseek",
@@ -238,6 +239,7 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         (TinyModel(num_heads=3, num_kv_heads=3), "rows of 48 elements"),
         (TinyModel(feed_forward_size=100), "rows of 100 elements"),
         (TinyModel(architecture="mamba", keys={"ssm.time_step_rank": 48}), "steps of 48 numbers"),
+        (TinyModel(architecture="kimi-linear", keys={"kda.head_dim": 48}, num_experts=8, num_dense=2), "heads of 48"),
         (TinyModel(architecture="mamba", keys={"ssm.state_size": 8}), "with states of 8"),
         (
             TinyModel(architecture="deci", layer_heads=((4, 0), (0, 0)), layer_sizes=(96, 96)),
@@ -366,6 +368,12 @@ def test_metadata_that_lie_are_found_out(tmp_path: Path, keys: dict[str, Any], m
         ("mamba2", {"ssm.group_count": 1}, "has the shape"),
         ("mamba2", {"ssm.inner_size": 2**22}, "has the shape"),
         ("jamba", {"ssm.state_size": 32}, "has the shape"),
+        ("kimi-linear", {"kda.head_dim": 64}, "has the shape"),
+        ("kimi-linear", {"kda.head_dim": None}, "head_dim` is missing"),
+        ("kimi-linear", {"kda.head_dim": 2**20}, "head_dim` is"),
+        ("kimi-linear", {"ssm.conv_kernel": 3}, "has the shape"),
+        ("kimi-linear", {"attention.head_count_kv": [0, 2]}, "a key of 80 elements cannot be"),
+        ("kimi-linear", {"attention.head_count": [0, 4]}, "layer 0 has no heads"),
         ("jamba", {"attention.head_count_kv": [0, 0]}, "no tensor `blk.1.ssm_dt.bias`"),
         ("llama", {"attention.head_count": 0, "ssm.inner_size": 64}, "layer 0 has no heads"),
         ("granitehybrid", {"ssm.inner_size": 2**22}, "has the shape"),
@@ -384,12 +392,13 @@ def test_hybrids_that_lie_are_found_out(tmp_path: Path, architecture: str, keys:
 def write_as(architecture: str, lies: dict[str, Any]) -> TinyModel:
     """A model whose tensors are of their usual shapes, whatever its keys say."""
     usual = TinyModel(architecture=architecture)
+    sizes = {"num_experts": 8, "num_dense": 1, "shared_size": 32} if architecture == "kimi-linear" else {}
 
     class Lying(TinyModel):
         def own_key(self, suffix: str) -> Any:
             return usual.own_key(suffix)
 
-    return Lying(architecture=architecture, keys=lies)
+    return Lying(architecture=architecture, keys=lies, **sizes)
 
 
 @pytest.mark.parametrize("values", [DIVISORS[:3], DIVISORS * 0, DIVISORS * np.nan])

@@ -63,6 +63,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "jais2": "layer_norms.describe_jais2",
     "jina-bert-v2": "bert.describe_jina_v2",
     "jina-bert-v3": "bert.describe_jina_v3",
+    "kimi-linear": "kimi_linear.describe",
     "lfm2": "lfm2.describe",
     "lfm2moe": "lfm2moe.describe",
     "llama": "llama.describe",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NAMES: Mapping[str, str] = {
-    "mixers that have no kernels here": (
-        "arwkv7 bailingmoe3 kimi-linear minimax-01 plamo2 qwen4exp rwkv6 rwkv6qwen2 rwkv7"
-    ),
+    "mixers that have no kernels here": ("arwkv7 bailingmoe3 minimax-01 plamo2 qwen4exp rwkv6 rwkv6qwen2 rwkv7"),
     "an encoder and a decoder": "t5 t5encoder",
     "texts are not written from left to right": "dream llada llada-moe rnd1",
     "images or sounds, not text": "clip pockettts qwen3tts wavtokenizer-dec",
