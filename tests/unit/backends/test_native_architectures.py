@@ -392,7 +392,8 @@ def test_hybrids_that_lie_are_found_out(tmp_path: Path, architecture: str, keys:
 def write_as(architecture: str, lies: dict[str, Any]) -> TinyModel:
     """A model whose tensors are of their usual shapes, whatever its keys say."""
     usual = TinyModel(architecture=architecture)
-    sizes = {"num_experts": 8, "num_dense": 1, "shared_size": 32} if architecture == "kimi-linear" else {}
+    sizes: dict[str, Any] = {"num_experts": 8, "num_dense": 1, "shared_size": 32}
+    sizes = sizes if architecture == "kimi-linear" else {}
 
     class Lying(TinyModel):
         def own_key(self, suffix: str) -> Any:
