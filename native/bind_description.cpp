@@ -123,11 +123,13 @@ private:
         if (get<nb::object>(key).is_none()) {
             return {};
         }
-        const auto [type, rows, cols, offset, bias] = get<std::tuple<int32_t, int32_t, int32_t, int64_t, int64_t>>(key);
+        const auto [type, rows, cols, offset, bias, scale] =
+            get<std::tuple<int32_t, int32_t, int32_t, int64_t, int64_t, int64_t>>(key);
         require(rows > 0 && cols > 0 && can_pack(type, cols), "a matrix has a type or size without kernels");
         const Bytes& memory = is_lent ? *lent_ : memory_;
-        require(!is_lent || bias < 0, "a matrix that is lent has a bias");
-        return {{type, rows, cols, memory.part(offset, packed_bytes(type, rows, cols))}, vector(bias, rows)};
+        require(!is_lent || (bias < 0 && scale < 0), "a matrix that is lent has a bias, or a scale");
+        return {{type, rows, cols, memory.part(offset, packed_bytes(type, rows, cols))}, vector(bias, rows),
+                scale < 0 ? 1 : *vector(scale, 1)};
     }
 
     Rope rope() const {
@@ -170,6 +172,7 @@ private:
         const Heads heads = {get<int32_t>("num_heads"), get<int32_t>("num_kv_heads"), get<int32_t>("head_size")};
         const auto head_norms = chosen<HeadNorms>("head_norms", {"before_rope", "after_rope", "whole_row"});
         const bool are_whole = head_norms == HeadNorms::whole_row;
+        const Projection output = projection("output");
         Layer out = {
             .mixer = Mixer::attention,
             .heads = heads,
@@ -179,7 +182,7 @@ private:
             .query = projection("query"),
             .key = projection("key"),
             .value = projection("value"),
-            .output = projection("output"),
+            .output = output,
             .latent = {},
             .mixed_gate = projection("mixed_gate"),
             .decay = {},
@@ -191,6 +194,7 @@ private:
             .kv_layer = get<int32_t>("kv_layer"),
             .lent_layer = get<int32_t>("lent_layer"),
             .sinks = norm("sinks", heads.num),
+            .mixed_norm = norm("mixed_norm", output.w.cols),
             .post_attention_norm = stream_norm("post_attention_norm", spec),
             .laurel = {},
             .streams = {},
@@ -200,6 +204,7 @@ private:
             .up = projection("up"),
             .down = projection("down"),
             .experts = experts(spec.hidden_size),
+            .inner_norm = norm("inner_norm", get<int32_t>("feed_forward_size")),
             .gate_cut = get<float>("gate_cut"),
             .post_feed_forward_norm = stream_norm("post_feed_forward_norm", spec),
             .injection = {projection("inject_gate"), projection("inject_output"), stream_norm("inject_norm", spec)},
@@ -220,6 +225,8 @@ private:
         }
         if (const auto recurrence = get<nb::object>("recurrence"); !recurrence.is_none()) {
             of(recurrence).recur(out);
+        } else if (heads.num == 0) {
+            out.mixer = out.query.w.rows > 0 ? Mixer::linear : Mixer::none;
         }
         return out;
     }
@@ -248,12 +255,18 @@ private:
     }
 
     void recur(Layer& layer) const {
-        layer.mixer = Mixer(1 + chosen<int32_t>("mixer", {"short_conv", "delta_net", "mamba2"}));
+        layer.mixer = Mixer(int32_t(Mixer::short_conv) + chosen<int32_t>("mixer", {"short_conv", "delta_net", "mamba2", "kda", "mamba"}));
         layer.decay = projection("decay");
         layer.beta = projection("beta");
+        layer.low = projection("low");
+        layer.wide_decay = projection("wide_decay");
+        layer.wide_gate = projection("wide_gate");
         const auto taps = get<int32_t>("taps"), num_heads = get<int32_t>("num_heads"), norm_size = get<int32_t>("norm_size");
         require(taps > 0 && taps <= kMaxTaps, "a convolution has no weights, or too many");
         const int32_t channels = layer.num_channels();
+        const auto key_size = get<int32_t>("key_size");
+        require(int64_t(num_heads) * key_size <= (1 << 24) && num_heads >= 0 && key_size >= 0, "a state is too large");
+        const int32_t keys = num_heads * key_size;
         require(channels % 16 == 0, "the channels of a convolution are no multiple of 16");
         layer.recurrence = {
             .taps = taps,
@@ -261,15 +274,18 @@ private:
             .convolution_bias = norm("convolution_bias", channels),
             .num_heads = num_heads,
             .num_key_heads = get<int32_t>("num_key_heads"),
-            .key_size = get<int32_t>("key_size"),
+            .key_size = key_size,
             .value_size = get<int32_t>("value_size"),
             .are_interleaved = get<bool>("are_interleaved"),
-            .step_bias = norm("step_bias", num_heads),
-            .decay_rate = norm("decay_rate", num_heads),
+            .step_bias = norm("step_bias", layer.mixer == Mixer::kda ? keys : num_heads),
+            .decay_rate = norm("decay_rate", layer.mixer == Mixer::mamba ? keys : num_heads),
             .skip = norm("skip", num_heads),
             .norm = norm("norm", layer.mixer == Mixer::mamba2 ? layer.value.w.rows : norm_size),
             .norm_size = norm_size,
             .norm_eps = get<float>("norm_eps"),
+            .low_norm = norm("low_norm", layer.wide_decay.w.cols),
+            .key_norm = norm("key_norm", key_size),
+            .query_norm = norm("query_norm", key_size),
         };
     }
 

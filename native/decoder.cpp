@@ -23,7 +23,8 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
         const Experts& e = layer.experts;
         for (const Projection* p : {&e.router, &e.gate, &e.up, &e.down, &e.shared_gate, &layer.mixed_gate, &layer.decay,
                                     &layer.beta, &layer.injection.gate, &layer.injection.output, &layer.latent.narrow,
-                                    &layer.latent.wide, &layer.latent.out, &layer.laurel.narrow, &layer.laurel.wide}) {
+                                    &layer.latent.wide, &layer.latent.out, &layer.laurel.narrow, &layer.laurel.wide, &layer.low,
+                                    &layer.wide_decay, &layer.wide_gate}) {
             add(p->w);
         }
     }
@@ -73,7 +74,8 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     const size_t rows = max_batch_tokens, few = Stage::kFewRows, hidden = spec_.hidden_size;
     const int32_t mixed_size = spec_.largest([](const Layer& layer) { return layer.mixed_size(); });
     const int32_t narrow = spec_.largest([](const Layer& layer) { return layer.latent.narrow.w.cols; });
-    const int32_t wide = std::max({spec_.hidden_size, mixed_size, spec_.layer_inputs.size, narrow, spec_.joined_size(),
+    const int32_t low = spec_.largest([](const Layer& layer) { return std::max(layer.wide_decay.w.cols, layer.wide_gate.w.cols); });
+    const int32_t wide = std::max({low, spec_.hidden_size, mixed_size, spec_.layer_inputs.size, narrow, spec_.joined_size(),
                                    spec_.join.fuse.w.cols});
     x_[0] = Buffer<float>(rows * hidden);
     x_[1] = Buffer<float>(few * hidden);
@@ -81,12 +83,17 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     qkv_ = Buffer<float>(rows * spec_.largest([](const Layer& layer) { return layer.input_size(); }));
     attended_ = Buffer<float>(rows * mixed_size);
     y_ = Buffer<float>(rows * hidden);
+    low_ = Buffer<float>(rows * spec_.largest([](const Layer& layer) { return layer.low.w.rows; }));
+    wide_decays_ = Buffer<float>(rows * spec_.largest([](const Layer& layer) { return layer.wide_decay.w.rows; }));
+    wide_gates_ = Buffer<float>(rows * spec_.largest([](const Layer& layer) { return layer.wide_gate.w.rows; }));
     joined_ = Buffer<float>(rows * spec_.joined_size());
     features_ = Buffer<float>(rows * spec_.join.fuse.w.cols);
     fused_ = Buffer<float>(rows * spec_.join.fuse.w.rows);
     const bool is_cut = std::ranges::any_of(spec_.layers, &Layer::is_cut);
     const auto has_float_down = [](const Layer& layer) { return layer.down.w.is_float(); };
-    gate_ = Buffer<float>(is_cut || std::ranges::any_of(spec_.layers, has_float_down) ? rows * feed_forward_size() : 0);
+    const auto is_normed = [](const Layer& layer) { return layer.inner_norm != nullptr; };
+    const bool is_kept = is_cut || std::ranges::any_of(spec_.layers, has_float_down) || std::ranges::any_of(spec_.layers, is_normed);
+    gate_ = Buffer<float>(is_kept ? rows * feed_forward_size() : 0);
     up_ = Buffer<float>(is_cut ? rows * feed_forward_size() : 0);
     const size_t row_of_streams = spec_.streams.are_there() ? hidden : 0;
     streams_ = Buffer<float>(rows * Streams::kCount * row_of_streams);

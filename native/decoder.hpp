@@ -95,6 +95,7 @@ private:
     // Rows of activations between the stages; x_[1] is for a few rows only; gate_ for down's weights
     // that are floats, and for adapters.
     Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, span_partials_;
+    Buffer<float> low_, wide_decays_, wide_gates_;  // see Layer
     Buffer<float> latent_keys_, latent_narrow_, latent_queries_, latent_mixed_;
     Buffer<float> features_, fused_, joined_;  // of a draft head: what is fused, that, and two parts of each row
     Buffer<float> streams_, laurel_, joined_streams_;  // streams of a row lie one behind the other

@@ -78,6 +78,9 @@ std::vector<KvCache::Part> KvCache::parts(KvType type, const std::vector<KvHeads
 
 void KvCache::touch([[maybe_unused]] int32_t first, [[maybe_unused]] int32_t last) {
 #if defined(MADV_POPULATE_WRITE)
+    if (page_bytes() == 0) {  // no layer has attention
+        return;
+    }
     constexpr size_t kSystemPage = size_t(1) << 16;  // the largest there is
     const size_t begin = first * page_bytes() / kSystemPage * kSystemPage;
     madvise(memory_.get() + begin, last * page_bytes() - begin, MADV_POPULATE_WRITE);

@@ -49,6 +49,8 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::combine: return combine(me, stage, share(stage, piece, stage.rows));
         case StageKind::convolve: return convolve(stage, piece);
         case StageKind::scan: return scan(me, stage, piece);
+        case StageKind::norm_low: return norm_low(stage, share(stage, piece, stage.rows));
+        case StageKind::scan_channels: return scan_channels(stage, piece);
         case StageKind::gate_mixed: return gate_mixed(stage, share(stage, piece, stage.rows));
         case StageKind::latent_keys: return latent_keys(stage.layer, share(stage, piece, stage.rows));
         case StageKind::widen: return widen(me, stage, piece);
@@ -61,6 +63,9 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::predict: return predict(me, stage, share(stage, piece, stage.rows));
         case StageKind::add_laurel: return add_laurel(me, stage, share(stage, piece, stage.rows));
         case StageKind::cut: return cut(stage, share(stage, piece, stage.rows));
+        case StageKind::pass_on: return pass_on(stage, share(stage, piece, stage.rows));
+        case StageKind::norm_mixed: return norm_mixed(stage, share(stage, piece, stage.rows));
+        case StageKind::norm_inner: return norm_inner(stage, share(stage, piece, stage.rows));
         case StageKind::correct: return correct(me, stage, share(stage, piece, stage.rows));
         case StageKind::gather: {
             const auto [begin, end] = share(stage, piece, stage.rows);
@@ -209,6 +214,7 @@ Activations Pass::place_input(Worker& me, const Stage& products) const {
         cols = layer.laurel.narrow.w.rows;
         from = d_.qkv_.get() + layer.input_at(Layer::kLaurel);
     }
+    std::tie(from, ldx, cols) = recurrent_input(products, {from, ldx, cols});
     Activations a = Activations::place(codes, products.rows, cols);
     a.x = from;
     a.ldx = ldx;
@@ -249,11 +255,11 @@ float* Pass::normed_rows(Worker& me, const Stage& products) const {
 }
 
 Pass::Added Pass::added(const Stage& products) const {
-    if (products.kind == StageKind::query_key_value) {
+    const Layer& layer = spec_.layers[products.layer];
+    if (products.begins(layer)) {
         const Layer& before = spec_.layers[products.layer - 1];
         return {before.last_norm(), before.output_scale, before.output_norm};
     }
-    const Layer& layer = spec_.layers[products.layer];
     return {products.kind == StageKind::inject_gate ? layer.post_feed_forward_norm : layer.post_attention_norm, 1,
             nullptr};
 }
@@ -379,6 +385,9 @@ void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activat
             const Projection& p = spec_.join.give;
             return multiply(me, p, a, share(stage, piece, p.w.tiles()), batch_.hidden, p.w.rows);
         }
+        case StageKind::low:
+        case StageKind::widen_decay:
+        case StageKind::widen_gate: return multiply_recurrent(me, stage, piece, a);
         case StageKind::split: return split(me, stage, piece, a);
         case StageKind::laurel: return laurel(me, stage, piece, a);
         case StageKind::join: {
@@ -415,7 +424,8 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
         multiply(me, stage, 0, a, tiles, d_.gate_.get(), ff);
         return multiply(me, stage, 1, a, tiles, d_.up_.get(), ff);
     }
-    const bool is_kept = is_float || d_.adapters_.changes(stage.place() + 2);  // down's adapters take floats
+    const bool is_normed = layer.inner_norm != nullptr;
+    const bool is_kept = is_float || is_normed || d_.adapters_.changes(stage.place() + 2);  // down's adapters take floats
     // Both begin where output 0 would be.
     float* gate = is_kept ? d_.gate_.get() : me.gate.get() - from;
     float* up = me.up.get() - from;
@@ -429,9 +439,35 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
         float* active = gate + size_t(row) * ldg + from;
         const float* other = spec_.activation == Activation::xielu ? layer.xielu.data() : up + size_t(row) * width + from;
         k_.rows->activate(spec_.activation, active, other, width, active);
-        if (!is_float) {
+        if (!is_float && !is_normed) {
             k_.quantize(gate, ldg, row, row + 1, from / kBlock, (from + width) / kBlock, codes);
         }
+    }
+}
+
+void Pass::pass_on(const Stage& stage, Range rows) {
+    const size_t n = spec_.hidden_size;
+    std::memcpy(d_.y_.get() + rows.begin * n, d_.qkv_.get() + rows.begin * n, (rows.end - rows.begin) * n * sizeof(float));
+}
+
+void Pass::norm_mixed(const Stage& stage, Range rows) {
+    const Layer& layer = spec_.layers[stage.layer];
+    for (int32_t row = rows.begin; row < rows.end; ++row) {
+        float* x = d_.attended_.get() + size_t(row) * layer.mixed_size();
+        k_.rows->rms_norm(x, layer.mixed_norm, layer.mixed_size(), spec_.norm_eps, x);
+    }
+}
+
+void Pass::norm_inner(const Stage& stage, Range rows) {
+    const Layer& layer = spec_.layers[stage.layer];
+    const int32_t ff = layer.feed_forward_size;
+    for (int32_t row = rows.begin; row < rows.end; ++row) {
+        float* x = d_.gate_.get() + size_t(row) * ff;
+        k_.rows->rms_norm(x, layer.inner_norm, ff, spec_.norm_eps, x);
+    }
+    if (!layer.down.w.is_float()) {
+        const Activations codes = Activations::place(d_.down_codes_.get(), stage.rows, ff);
+        k_.quantize(d_.gate_.get(), ff, rows.begin, rows.end, 0, ff / kBlock, codes);
     }
 }
 
@@ -462,6 +498,13 @@ void Pass::multiply(Worker& me, const Projection& p, const Activations& a, Range
     k_.matmul(p.w, a, tiles.begin, tiles.end, y, ldy, me.matmul.get());
     const int32_t from = tiles.begin * kTile, count = std::min(tiles.end * kTile, p.w.rows) - from;
     const int32_t whole = count / 16 * 16;  // behind the last output of a row another one may begin
+    for (int32_t row = 0; p.scale != 1 && row < a.rows; ++row) {
+        float* to = y + ptrdiff_t(row) * ldy + from;
+        k_.rows->scale(to, p.scale, whole);
+        for (int32_t i = whole; i < count; ++i) {
+            to[i] *= p.scale;
+        }
+    }
     for (int32_t row = 0; p.bias != nullptr && row < a.rows; ++row) {
         float* to = y + ptrdiff_t(row) * ldy + from;
         k_.rows->add(to, p.bias + from, whole);

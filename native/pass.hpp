@@ -1,6 +1,8 @@
 // One forward pass, stage by stage as planned.
 #pragma once
 
+#include <tuple>
+
 #include "decoder.hpp"
 #include "experts.hpp"
 
@@ -56,6 +58,9 @@ private:
     void products(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
     void query_key_value(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
     void gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activations& a);
+    void pass_on(const Stage& stage, Range rows);
+    void norm_mixed(const Stage& stage, Range rows);
+    void norm_inner(const Stage& stage, Range rows);
     void head(Worker& me, const Stage& stage, Range tiles, const Activations& a);
     // `part`: which of the stage's matrices this is.
     void multiply(Worker& me, const Stage& stage, int32_t part, const Activations& a, Range tiles, float* y, int32_t ldy);
@@ -117,6 +122,13 @@ private:
     void in_states(const Chunk& chunk, int32_t layer, size_t offset, size_t floats, int32_t pieces, size_t stride,
                    const Compute& compute);
     void gate_mixed(const Stage& stage, Range rows);
+    // Where rows lie, how far apart, and how many of their numbers are multiplied.
+    using InputRows = std::tuple<const float*, int32_t, int32_t>;
+    // Of products between the convolution and the scan; of others what is given.
+    InputRows recurrent_input(const Stage& products, const InputRows& others) const;
+    void multiply_recurrent(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
+    void norm_low(const Stage& stage, Range rows);
+    void scan_channels(const Stage& stage, int32_t piece);
 
     static void gather_rotation(const Rope& rope, const int32_t* positions, float* out);
     void rotate_row(int32_t layer, int32_t row);

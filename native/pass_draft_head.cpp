@@ -46,7 +46,7 @@ void Pass::join_rows(const Stage& stage, Range rows) {
 }
 
 void Pass::extract(const Stage& products, Range rows, const float* x) {
-    if (batch_.extracted == nullptr || products.kind != StageKind::query_key_value) {
+    if (batch_.extracted == nullptr || !products.begins(spec_.layers[products.layer])) {
         return;
     }
     const size_t n = spec_.hidden_size, count = spec_.extracted.size();

@@ -14,7 +14,8 @@ int32_t last_with_keys(const DecoderSpec& spec) {
     int32_t found = spec.deep_layers;
     for (int32_t layer = 0; layer < int32_t(spec.layers.size()); ++layer) {
         const Layer& each = spec.layers[layer];
-        found = !each.attends() || each.kv_layer == layer ? std::max(found, layer) : found;
+        const bool keeps_some = each.recurs() || (each.attends() && each.kv_layer == layer);
+        found = keeps_some ? std::max(found, layer) : found;
     }
     return found;
 }
@@ -154,9 +155,32 @@ void Plan::add_layer(const Batch& batch, const Adapters& adapters) {
     if (has_streams) {
         change_rows(StageKind::predict);
     }
+    if (layer.mixer != Mixer::none) {
+        add_mixer(layer, batch, adapters);
+    }
+    if (next_.rows == 0) {
+        return;
+    }
+    if (has_streams) {
+        change_rows(StageKind::add_laurel);
+    }
+    add_feed_forward(adapters);
+    if (has_streams) {
+        change_rows(StageKind::correct);
+    }
+    if (layer.injects()) {
+        add_injection(layer);
+    }
+}
+
+void Plan::add_mixer(const Layer& layer, const Batch& batch, const Adapters& adapters) {
+    const bool has_streams = spec_.streams.are_there();
     add_products(StageKind::query_key_value, adapters, next_.layer > 0 && !has_streams);
     if (has_streams) {
         add_tiles(StageKind::laurel, layer.laurel.wide);
+    }
+    if (layer.mixer == Mixer::linear) {
+        return add_rows(StageKind::pass_on);
     }
     if (next_.of_logits) {
         add(StageKind::spread_rows, 1);
@@ -174,17 +198,10 @@ void Plan::add_layer(const Batch& batch, const Adapters& adapters) {
     if (next_.rows == 0) {
         return;
     }
+    if (layer.mixed_norm != nullptr) {
+        add_rows(StageKind::norm_mixed);
+    }
     add_products(StageKind::output, adapters);
-    if (has_streams) {
-        change_rows(StageKind::add_laurel);
-    }
-    add_feed_forward(adapters);
-    if (has_streams) {
-        change_rows(StageKind::correct);
-    }
-    if (layer.injects()) {
-        add_injection(layer);
-    }
 }
 
 void Plan::add_attention_stages() {
@@ -219,9 +236,23 @@ void Plan::add_recurrent_stages(const Batch& batch) {
     const int32_t blocks = layer.num_channels() / 16;
     const int32_t grain = divided_up(blocks, divided_up(wanted, batch.num_chunks));
     add(StageKind::convolve, batch.num_chunks * divided_up(blocks, grain), grain * 16);
-    if (layer.scans()) {
+    if (layer.mixer == Mixer::mamba) {
+        add_tiles(StageKind::low, layer.low);
+        if (r.low_norm != nullptr) {
+            add_rows(StageKind::norm_low);
+        }
+    }
+    if (layer.wide_decay.w.rows > 0) {
+        add_tiles(StageKind::widen_decay, layer.wide_decay);
+    }
+    if (layer.mixer == Mixer::mamba) {
+        add(StageKind::scan_channels, batch.num_chunks * divided_up(blocks, grain), grain * 16);
+    } else if (layer.scans()) {
         const int32_t heads = batch.num_chunks * r.num_heads, heads_at_once = divided_up(heads, wanted);
         add(StageKind::scan, divided_up(heads, heads_at_once), heads_at_once);
+        if (layer.wide_gate.w.rows > 0) {
+            add_tiles(StageKind::widen_gate, layer.wide_gate);
+        }
         add_rows(StageKind::gate_mixed);
     }
 }
@@ -238,8 +269,11 @@ void Plan::add_feed_forward(const Adapters& adapters) {
         add(StageKind::expert_down, 0);
     }
     if (layer.feed_forward_size > 0) {
-        add_products(StageKind::gate_up, adapters, layer.experts.count == 0 && !spec_.streams.are_there());
+        add_products(StageKind::gate_up, adapters, layer.experts.count == 0 && !spec_.streams.are_there() && has_y(layer));
         next_.source = -1;
+        if (layer.inner_norm != nullptr) {
+            add_rows(StageKind::norm_inner);
+        }
         if (layer.is_cut()) {
             add_rows(StageKind::cut);
         }
@@ -274,7 +308,7 @@ void Plan::add_tiles(StageKind kind, const Projection& matrix, bool adds_y) {
 
 void Plan::add_route(const Experts& experts) {
     add_input();
-    next_.adds_y = true;
+    next_.adds_y = has_y(spec_.layers[next_.layer]);
     const int32_t tiles = experts.router.w.tiles(), grain = tiles_at_once(tiles);
     add(StageKind::route, divided_up(tiles, grain) + (experts.has_shared_gate() ? 1 : 0), grain);
     count_added_y();

@@ -8,8 +8,14 @@
 // `down` are quantised by who computes them. Where rows have adapters, a stage `project` stands before the products that these
 // change (adapters.hpp).
 //
+// Where what attention gives has a norm, or what `down` takes, stages `norm mixed` and `norm inner` stand before these products.
+//
 // A layer without attention (recurrent.hpp) has the stages `convolve | scan | gate mixed` in place of those from `rotate` to
-// `join spans`, and only the first of them where nothing is scanned.
+// `join spans`, and only the first of them where nothing is scanned. Decays and gates that are made by two matrices are multiplied
+// out before they are needed: `[input |] widen decay`, `[input |] widen gate`. Mamba 1 has
+// `convolve | [input |] low | norm low | [input |] widen decay | scan channels`.
+//
+// A layer in which positions do not meet begins with `input | Q | pass on -> y`, or with its feed-forward.
 //
 // Where keys are latent, `latent keys | [input |] narrow | widen` stand in place of `rotate`, and `latent out` behind attention.
 //
@@ -47,10 +53,10 @@ namespace stoker {
 enum class StageKind : int8_t {
     embed, input, project, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
     route, choose, sort_rows, expert_gate_up, expert_down, combine,
-    convolve, scan, gate_mixed,
+    convolve, scan, gate_mixed, low, norm_low, widen_decay, scan_channels, widen_gate,
     layer_products, layer_inputs, inject_gate, inject, features, fuse, join, give,
     latent_keys, narrow, widen, latent_out,
-    spread_rows,
+    spread_rows, pass_on, norm_mixed, norm_inner,
     split, level, predict, laurel, add_laurel, cut, correct, gather, join_streams, merge,
 };
 
@@ -68,6 +74,11 @@ struct Stage {
     bool of_logits;     // the rows are those that want logits
     bool adds_y;        // when its rows are prepared: it is the first that has the sum
 
+    // Whether these are the first products of the layer, which find in y what the layer before has left there.
+    bool begins(const Layer& of) const {
+        const StageKind first = of.experts.count > 0 ? StageKind::route : StageKind::gate_up;
+        return kind == (of.mixer == Mixer::none ? first : StageKind::query_key_value);
+    }
     // Whether rows are prepared by each thread for itself.
     bool is_few() const { return rows <= kFewRows; }
     // The first of the matrices that its products are with (see DecoderSpec), and how many there are.
@@ -110,6 +121,7 @@ private:
     void add(StageKind kind, int32_t num_pieces, int32_t grain = 1);
     void add_rows(StageKind kind);
     void change_rows(StageKind kind);
+    void add_mixer(const Layer& layer, const Batch& batch, const Adapters& adapters);
     void add_attention_stages();
     void add_latent_queries(const Layer& layer);
     void add_recurrent_stages(const Batch& batch);
@@ -117,6 +129,8 @@ private:
     void add_route(const Experts& experts);
     void add_injection(const Layer& layer);
     void add_layer(const Batch& batch, const Adapters& adapters);
+    // Whether there is something to be added before the feed-forward of the layer that is planned.
+    bool has_y(const Layer& layer) const { return layer.mixer != Mixer::none || next_.layer > 0; }
     void count_added_y();
     void add_input();
     void add_products(StageKind kind, const Adapters& adapters, bool adds_y = false);

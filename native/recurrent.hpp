@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "channel_scan.hpp"
+
 namespace stoker {
 
 constexpr int32_t kMaxTaps = 8;
@@ -34,6 +36,10 @@ struct ScanSteps {
 //   change = writes * (value - recalls * S^T key)
 //   S      = remains * S + key change^T
 //   out    = reads * S^T query + skip * value
+//
+// Where each row of S has a decay of its own, as in KDA, that comes first, and what is recalled and changed is what it leaves:
+//
+//   S[i]   = decays[i] * S[i]                      remains: 1
 struct ScannedRows {
     float* state;
     const float *queries, *keys, *values;  // [row][ld]
@@ -41,6 +47,8 @@ struct ScannedRows {
     float* out;  // [row][ldo]
     size_t ldo;
     ScanSteps steps;
+    float* decays;  // [row][ldd], of each element of a key; or nullptr
+    size_t ldd;
     float skip;
     int32_t num_rows, key_size, value_size;  // sizes are multiples of 16
 };
@@ -50,6 +58,7 @@ struct ScanInputs {
     const float *decays, *betas;  // [row][ld]
     float step_bias, decay_rate;
     float norm_eps;  // of queries and keys
+    const float* step_biases;  // of each element of a key, in place of step_bias; or nullptr
 };
 
 struct RecurrentKernels {
@@ -61,7 +70,10 @@ struct RecurrentKernels {
     // Both write rows.steps. Of a delta net: queries and keys are as if their length were 1, and beta goes through a sigmoid.
     void (*delta_steps)(const ScanInputs& inputs, const ScannedRows& rows);
     void (*mamba_steps)(const ScanInputs& inputs, const ScannedRows& rows);
+    // A delta net whose keys have a decay for each element: rows.decays become what remains.
+    void (*kda_steps)(const ScanInputs& inputs, const ScannedRows& rows);
     void (*scan)(const ScannedRows& rows);
+    void (*scan_channels)(const ScannedChannels& rows);
 };
 
 }  // namespace stoker

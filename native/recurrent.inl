@@ -1,6 +1,8 @@
 // Convolutions and scans. Included once per instruction set.
 #include "recurrent.hpp"
 
+#include "channel_scan.inl"
+
 namespace stoker::STOKER_ISA {
 
 // `in(row, channel)` and `put(row, channel, sum)` take 16 channels.
@@ -72,20 +74,39 @@ inline float inverse_length(const float* x, int32_t n, float eps) {
     return 1.0f / __builtin_sqrtf(reduce_add(squares) + eps);
 }
 
-inline void delta_steps(const ScanInputs& in, const ScannedRows& rows) {
+// What 16 rows of a delta net write and read; gives by what the length of their keys is multiplied.
+inline f32x16 write_and_read(const ScanInputs& in, const ScannedRows& rows, int32_t row) {
     const float per_length = 1.0f / __builtin_sqrtf(float(rows.key_size));
+    alignas(64) float query[16], key[16];
+    for (int32_t i = 0; i < 16; ++i) {
+        const size_t at = size_t(row + i < rows.num_rows ? row + i : rows.num_rows - 1) * rows.ld;
+        query[i] = per_length * inverse_length(rows.queries + at, rows.key_size, in.norm_eps);
+        key[i] = inverse_length(rows.keys + at, rows.key_size, in.norm_eps);
+    }
+    const f32x16 length = load(key), beta = load_column(in.betas, rows.ld, row, rows.num_rows);
+    store(rows.steps.writes + row, gated(length, beta));
+    store(rows.steps.reads + row, load(query));
+    return length;
+}
+
+inline void delta_steps(const ScanInputs& in, const ScannedRows& rows) {
     each_step(in, rows, [&](int32_t row, f32x16, f32x16 remains) {
-        alignas(64) float query[16], key[16];
-        for (int32_t i = 0; i < 16; ++i) {
-            const size_t at = size_t(row + i < rows.num_rows ? row + i : rows.num_rows - 1) * rows.ld;
-            query[i] = per_length * inverse_length(rows.queries + at, rows.key_size, in.norm_eps);
-            key[i] = inverse_length(rows.keys + at, rows.key_size, in.norm_eps);
-        }
-        const f32x16 length = load(key), beta = load_column(in.betas, rows.ld, row, rows.num_rows);
-        store(rows.steps.recalls + row, mul(remains, length));
-        store(rows.steps.writes + row, gated(length, beta));
-        store(rows.steps.reads + row, load(query));
+        store(rows.steps.recalls + row, mul(remains, write_and_read(in, rows, row)));
     });
+}
+
+inline void kda_steps(const ScanInputs& in, const ScannedRows& rows) {
+    for (int32_t row = 0; row < rows.num_rows; row += 16) {
+        store(rows.steps.recalls + row, write_and_read(in, rows, row));
+        store(rows.steps.remains + row, set1(1));
+    }
+    for (int32_t row = 0; row < rows.num_rows; ++row) {
+        float* decay = rows.decays + row * rows.ldd;
+        for (int32_t i = 0; i < rows.key_size; i += 16) {
+            const f32x16 step = softplus(add(load(decay + i), load(in.step_biases + i)));
+            store(decay + i, exp(mul(step, set1(in.decay_rate))));
+        }
+    }
 }
 
 inline void mamba_steps(const ScanInputs& in, const ScannedRows& rows) {
@@ -97,7 +118,7 @@ inline void mamba_steps(const ScanInputs& in, const ScannedRows& rows) {
 
 // Some columns of the state, which stay in the first-level cache, through all rows. Sums run over even and odd elements of a key
 // apart, so that twice as many are on their way.
-template <int blocks> inline void scan_columns(const ScannedRows& r, int32_t column) {
+template <int blocks, bool by_key> inline void scan_columns(const ScannedRows& r, int32_t column) {
     constexpr size_t stride = 16 * blocks;
     float* const state = r.state + size_t(column) * r.key_size;
     for (int32_t row = 0; row < r.num_rows; ++row) {
@@ -112,7 +133,13 @@ template <int blocks> inline void scan_columns(const ScannedRows& r, int32_t col
         for (int32_t i = 0; r.steps.recalls != nullptr && i < r.key_size; i += 2) {
             for (int half = 0; half < 2; ++half) {
                 for (int b = 0; b < blocks; ++b) {
-                    sums[half][b] = fma(load(state + (i + half) * stride + 16 * b), set1(key[i + half]), sums[half][b]);
+                    float* at = state + (i + half) * stride + 16 * b;
+                    f32x16 s = load(at);
+                    if constexpr (by_key) {
+                        s = mul(set1(r.decays[row * r.ldd + i + half]), s);
+                        store(at, s);
+                    }
+                    sums[half][b] = fma(s, set1(key[i + half]), sums[half][b]);
                 }
             }
         }
@@ -127,7 +154,8 @@ template <int blocks> inline void scan_columns(const ScannedRows& r, int32_t col
             for (int half = 0; half < 2; ++half) {
                 for (int b = 0; b < blocks; ++b) {
                     float* at = state + (i + half) * stride + 16 * b;
-                    const f32x16 s = fma(set1(key[i + half]), change[b], mul(remains, load(at)));
+                    const f32x16 before = by_key ? load(at) : mul(remains, load(at));
+                    const f32x16 s = fma(set1(key[i + half]), change[b], before);
                     store(at, s);
                     sums[half][b] = fma(set1(query[i + half]), s, sums[half][b]);
                 }
@@ -140,16 +168,19 @@ template <int blocks> inline void scan_columns(const ScannedRows& r, int32_t col
     }
 }
 
-inline void scan(const ScannedRows& rows) {
+template <bool by_key> inline void scan_all(const ScannedRows& rows) {
     int32_t column = 0;
     for (; column + 32 <= rows.value_size; column += 32) {
-        scan_columns<2>(rows, column);
+        scan_columns<2, by_key>(rows, column);
     }
     if (column < rows.value_size) {
-        scan_columns<1>(rows, column);
+        scan_columns<1, by_key>(rows, column);
     }
 }
 
-constexpr RecurrentKernels kRecurrentKernels = {convolve_gated, convolve_silu, delta_steps, mamba_steps, scan};
+inline void scan(const ScannedRows& rows) { rows.decays == nullptr ? scan_all<false>(rows) : scan_all<true>(rows); }
+
+constexpr RecurrentKernels kRecurrentKernels = {convolve_gated, convolve_silu, delta_steps, mamba_steps,
+                                                kda_steps,      scan,          scan_channels};
 
 }  // namespace stoker::STOKER_ISA

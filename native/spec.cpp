@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <tuple>
 
 namespace stoker {
 
@@ -54,13 +55,15 @@ void DecoderSpec::check() const {
     require_shape(embedding, vocab_size, join.is_there() ? embedding.w.cols : hidden_size);
     require_shape(head, join.is_there() ? head.w.rows : vocab_size, hidden_size);
     require(head.w.rows > 0, "the head is missing");
-    require(embedding.bias == nullptr, "the embedding cannot have a bias");
+    require(embedding.bias == nullptr && embedding.scale == 1, "the embedding cannot have a bias or a scale");
     require(output_norm != nullptr, "a norm is missing");
     for (const Rope& rope : ropes) {
         require(rope.dim >= 0 && rope.dim % 2 == 0, "a rotation does not fit a head");
         require(rope.axes.empty() || rope.dim <= kMaxRotated, "a rotation along several axes does not fit");
     }
-    require(std::ranges::any_of(layers, &Layer::attends), "no layer has attention");
+    const auto mixes = [](const Layer& layer) { return layer.attends() || layer.recurs(); };
+    require(std::ranges::any_of(layers, mixes), "no layer sees other positions");
+    require(deep_layers == 0 || std::ranges::all_of(layers, mixes), "a part of rows is added where it cannot be");
     require(!layers.front().is_beside, "the first layer is beside none");
     require(!replaces_stream || layers.front().attention_norm == nullptr, "the embedding has a norm of its own");
     require(deep_layers >= 0 && size_t(deep_layers) < layers.size(), "more parts of rows than layers");
@@ -86,7 +89,7 @@ void DecoderSpec::check_layer_inputs() const {
         const auto all = int32_t(in.size * layers.size());
         require_shape(in.table, vocab_size, all);
         require_shape(in.projection, all, hidden_size);
-        require(in.norm != nullptr && in.table.bias == nullptr && has_up(activation), "a norm is missing");
+        require(in.norm != nullptr && in.table.bias == nullptr && in.table.scale == 1 && has_up(activation), "a norm is missing");
     }
 }
 
@@ -147,8 +150,9 @@ void DecoderSpec::check_extracted() const {
 
 void DecoderSpec::check(const Layer& layer) const {
     require(!replaces_stream || (!layer.is_parallel && !layer.is_beside), "a stream that is replaced has nothing beside it");
-    require(layer.attends() || !sees_ahead, "a layer that keeps a state sees nothing ahead");
-    layer.attends() ? check_attention(layer) : check_recurrence(layer);
+    require(!layer.recurs() || !sees_ahead, "a layer that keeps a state sees nothing ahead");
+    layer.attends() ? check_attention(layer) : layer.recurs() ? check_recurrence(layer) : check_without_mixer(layer);
+    require(layer.mixed_norm == nullptr || layer.attends(), "a layer without attention has a norm of what it gives");
     if (layer.injects()) {
         require(layer_inputs.size > 0 && layer.has_feed_forward(), "a layer takes what no token has");
         require_shape(layer.injection.gate, layer_inputs.size, hidden_size);
@@ -159,11 +163,24 @@ void DecoderSpec::check(const Layer& layer) const {
     check_streams(layer);
 }
 
+void DecoderSpec::check_without_mixer(const Layer& layer) const {
+    for (const Projection* p : {&layer.key, &layer.value, &layer.mixed_gate, &layer.output}) {
+        require_shape(*p, 0, 0);
+    }
+    const int32_t size = layer.mixer == Mixer::linear ? hidden_size : 0;
+    require_shape(layer.query, size, size);
+    require(layer.mixer == Mixer::linear || (layer.has_feed_forward() && layer.post_attention_norm == nullptr),
+            "a layer has nothing in it");
+    require(!layer.is_latent() && !layer.is_beside && !layer.is_parallel && !layer.experts.is_ahead && !layer.borrows() &&
+                !streams.are_there() && !replaces_stream,
+            "a layer without attention has what it has no place for");
+}
+
 void DecoderSpec::check_recurrence(const Layer& layer) const {
     const Recurrence& r = layer.recurrence;
     require(r.taps > 0 && r.taps <= kMaxTaps && r.convolution != nullptr, "a convolution has no weights, or too many");
     if (layer.scans()) {
-        return check_scan(layer);
+        return layer.mixer == Mixer::mamba ? check_channels(layer) : check_scan(layer);
     }
     for (const Projection* p : {&layer.query, &layer.key, &layer.value, &layer.output}) {
         require_shape(*p, hidden_size, hidden_size);
@@ -186,13 +203,48 @@ void DecoderSpec::check_scan(const Layer& layer) const {
     require_shape(layer.query, r.key_row(), hidden_size);
     require_shape(layer.key, r.key_row(), hidden_size);
     require_shape(layer.value, r.value_row(), hidden_size);
-    require_shape(layer.mixed_gate, r.value_row(), hidden_size);
-    require_shape(layer.decay, r.num_heads, hidden_size);
     require_shape(layer.output, hidden_size, r.value_row());
-    if (layer.mixer == Mixer::delta_net) {
+    if (layer.recalls()) {
         require_shape(layer.beta, r.num_heads, hidden_size);
         require(r.norm_size == r.value_size && r.norm != nullptr, "a norm is missing");
     }
+    if (layer.mixer == Mixer::kda) {
+        return check_kda(layer);
+    }
+    require_shape(layer.mixed_gate, r.value_row(), hidden_size);
+    require_shape(layer.decay, r.num_heads, hidden_size);
+}
+
+void DecoderSpec::check_kda(const Layer& layer) const {
+    const Recurrence& r = layer.recurrence;
+    require(r.num_key_heads == r.num_heads, "heads cannot be shared out to heads of keys");
+    for (const auto& [narrow, wide, rows] : {std::tuple(&layer.decay, &layer.wide_decay, r.key_row()),
+                                             std::tuple(&layer.mixed_gate, &layer.wide_gate, r.value_row())}) {
+        require(narrow->w.rows > 0 && narrow->w.rows % 32 == 0, "a row of activations is no multiple of 32");
+        require_shape(*narrow, narrow->w.rows, hidden_size);
+        require_shape(*wide, rows, narrow->w.rows);
+    }
+}
+
+void DecoderSpec::check_channels(const Layer& layer) const {
+    const Recurrence& r = layer.recurrence;
+    const int32_t channels = r.num_heads, size = r.key_size, rank = layer.wide_decay.w.cols;
+    require(channels > 0 && channels <= (1 << 20) && size > 0 && size <= (1 << 12) && int64_t(channels) * size <= (1 << 24),
+            "a size is zero or negative, or a state too large");
+    require(channels % 32 == 0 && size % 16 == 0 && rank > 0 && rank % 32 == 0 && rank <= (1 << 20),
+            "a row of activations is no multiple of 32");
+    require(r.num_key_heads == 1 && r.value_size == 1, "channels have heads");
+    require(r.decay_rate != nullptr && r.skip != nullptr, "a scan lacks its steps");
+    require((r.low_norm != nullptr) == (r.key_norm != nullptr) && (r.key_norm != nullptr) == (r.query_norm != nullptr),
+            "a norm is missing");
+    for (const Projection* p : {&layer.query, &layer.key, &layer.decay, &layer.beta}) {
+        require_shape(*p, 0, 0);
+    }
+    require_shape(layer.value, channels, hidden_size);
+    require_shape(layer.mixed_gate, channels, hidden_size);
+    require_shape(layer.low, rank + 2 * size, channels);
+    require_shape(layer.wide_decay, channels, rank);
+    require_shape(layer.output, hidden_size, channels);
 }
 
 void DecoderSpec::check_attention(const Layer& layer) const {
@@ -235,7 +287,8 @@ void DecoderSpec::check_latent(const Layer& layer) const {
     require(layer.value.w.rows == 0 && layer.mixed_gate.w.rows == 0 && layer.query_norm == nullptr &&
                 layer.key_norm == nullptr && layer.head_norms == HeadNorms::before_rope,
             "a layer with a latent vector has what it has no use for");
-    require(l.norm != nullptr && ropes[layer.rope].dim == l.rotated, "a norm is missing, or a rotation does not fit");
+    const int32_t dim = ropes[layer.rope].dim;
+    require(l.norm != nullptr && (dim == l.rotated || dim == 0), "a norm is missing, or a rotation does not fit");
     const bool is_narrow = l.narrow.w.rows > 0;
     require_shape(layer.query, is_narrow ? l.narrow.w.cols : num * l.query_size(), hidden_size);
     require(layer.query.w.rows % 16 == 0, "a row of queries is no multiple of 16");
@@ -279,6 +332,7 @@ void DecoderSpec::check_feed_forward(const Layer& layer) const {
     require(inner >= 0 && layer.experts.count >= 0, "a size is negative");
     require(layer.has_feed_forward() || !layer.is_parallel, "a layer without feed-forward has nothing parallel");
     require(inner % 32 == 0, "a row of activations is no multiple of 32");
+    require(layer.inner_norm == nullptr || (inner > 0 && !layer.is_cut()), "a norm has no row, or one that is cut");
     if (inner > 0) {
         require_shape(layer.gate, inner, hidden_size);
         require_shape(layer.up, has_up(activation) ? inner : 0, has_up(activation) ? hidden_size : 0);

@@ -26,6 +26,7 @@ inline void require(bool condition, const char* message) {
 struct Projection {
     Matrix w;
     const float* bias;
+    float scale = 1;  // of what it gives, before the bias
 };
 
 struct Rope {
@@ -89,13 +90,17 @@ struct Experts {
     bool has_own_input() const { return norm != nullptr; }
 };
 
-// By what the positions of a sequence come together. All but attention keep a state of a sequence (states.hpp) instead of keys
-// and values.
+// By what the positions of a sequence come together. Those from short_conv on keep a state of a sequence (states.hpp) instead of
+// keys and values.
 enum class Mixer : int32_t {
+    none,        // by nothing: the layer is a feed-forward alone
+    linear,      // likewise; what is added in place of attention is query(attention_norm(x)), and there is no output
     attention,
     short_conv,  // output(c * convolution(b * x)): `query` gives b, `key` gives c, `value` gives x
     delta_net,   // query, key and value of each head convolved, SiLU, scanned (recurrent.hpp) with keys that are recalled first
     mamba2,      // likewise, with nothing recalled; `query` is what papers call C, `key` B, `value` x
+    kda,         // a delta net with a decay for each element of a key, made by two matrices, as its gate is
+    mamba,       // `value` gives x, which is convolved; `low` makes B, C and what `wide_decay` makes the steps of (channel_scan.hpp)
 };
 
 // What a layer without attention has instead. Of the heads of a scan, several share those of queries and keys.
@@ -103,14 +108,15 @@ struct Recurrence {
     int32_t taps;                   // of the convolution
     const float* convolution;       // [taps][channels], the present position's last
     const float* convolution_bias;  // or nullptr, as all that follows for a short convolution
-    int32_t num_heads, num_key_heads, key_size, value_size;  // none for a short convolution
+    int32_t num_heads, num_key_heads, key_size, value_size;  // none for a short convolution; heads of mamba are channels
     bool are_interleaved;           // heads h, h + num_key_heads, ... share a key; otherwise neighbours do
-    const float* step_bias;         // of each head: step = softplus(decay(x) + step_bias)
-    const float* decay_rate;        // a step lets e^(decay_rate * step) of the state remain
+    const float* step_bias;         // of each head: step = softplus(decay(x) + step_bias); of kda [head][key element]
+    const float* decay_rate;        // a step lets e^(decay_rate * step) of the state remain; of mamba [key element][channel]
     const float* skip;              // of each head: so much of its value is added to what it gives; or nullptr
     const float* norm;              // over runs of norm_size of what is given, before the gate (delta_net) or behind it; or nullptr
     int32_t norm_size;
     float norm_eps;
+    const float *low_norm, *key_norm, *query_norm;  // of mamba: of what `low` makes; or nullptr, all of them
 
     int32_t key_row() const { return num_key_heads * key_size; }
     int32_t value_row() const { return num_heads * value_size; }
@@ -173,6 +179,9 @@ struct Layer {
     Latent latent;
     Projection mixed_gate;   // by its sigmoid (attention) or SiLU what is mixed is multiplied, or no rows
     Projection decay, beta;  // [num_heads][hidden], of scans; beta of delta nets
+    Projection low;          // of mamba: [wide_decay's columns | key elements | key elements][channels]
+    Projection wide_decay;   // of kda: [key_row][what `decay` gives]; of mamba: [channels][the first of what `low` gives]
+    Projection wide_gate;    // of kda: [value_row][what `mixed_gate` gives]
     HeadNorms head_norms;
     const float* query_norm;
     const float* key_norm;
@@ -180,6 +189,7 @@ struct Layer {
     int32_t kv_layer;   // whose keys and values it sees: its own, or those of a layer before it; then it has none
     int32_t lent_layer;  // of the model that a draft head drafts for: whose it sees, and has none either; -1 = of none
     const float* sinks;  // of each query head a score of what is never seen, or nullptr
+    const float* mixed_norm;  // of all that attention gives of a row, before `output`; or nullptr
     const float* post_attention_norm;
     Laurel laurel;
     StreamUse streams;  // of a model with streams; then the layer has a Laurel, too
@@ -187,6 +197,7 @@ struct Layer {
     std::array<float, kXieluNumbers> xielu;  // of that activation
     Projection gate, up, down;  // beside the experts the block that all rows share, or none of size 0; see has_up
     Experts experts;
+    const float* inner_norm;  // of a row as `down` takes it; or nullptr. Not of experts
     float gate_cut;  // of a row of gates what is not so many deviations above its mean counts as that; -infinity = all count
     const float* post_feed_forward_norm;
     Injection injection;
@@ -200,6 +211,7 @@ struct Layer {
     bool scales_queries;  // by `query_scales`
 
     bool attends() const { return mixer == Mixer::attention; }
+    bool recurs() const { return mixer >= Mixer::short_conv; }
     bool has_feed_forward() const { return feed_forward_size > 0 || experts.count > 0; }
     bool is_latent() const { return latent.size > 0; }
     bool borrows() const { return lent_layer >= 0; }
@@ -207,7 +219,8 @@ struct Layer {
     bool is_cut() const { return gate_cut > -std::numeric_limits<float>::infinity(); }
     // Of what is added last.
     const float* last_norm() const { return injects() ? injection.norm : post_feed_forward_norm; }
-    bool scans() const { return mixer == Mixer::delta_net || mixer == Mixer::mamba2; }
+    bool scans() const { return mixer >= Mixer::delta_net; }
+    bool recalls() const { return mixer == Mixer::delta_net || mixer == Mixer::kda; }
     // What the mixer begins with, of each row: | query | key | value | mixed_gate | decay | beta | laurel |, but | value | key |
     // query | ... for mamba2, as its convolution has them.
     static constexpr int32_t kInputs = 7, kGate = 3, kDecay = 4, kBeta = 5, kLaurel = 6;
@@ -217,7 +230,7 @@ struct Layer {
     int32_t mixed_size() const { return output.w.cols; }
     int32_t num_channels() const { return mixer == Mixer::short_conv ? mixed_size() : input_at(kGate); }
     // Floats that it keeps of a sequence: | convolution | head 0 | head 1 | ...
-    size_t convolution_floats() const { return attends() ? 0 : size_t(recurrence.taps - 1) * num_channels(); }
+    size_t convolution_floats() const { return recurs() ? size_t(recurrence.taps - 1) * num_channels() : 0; }
     size_t state_floats() const {
         return convolution_floats() + (scans() ? recurrence.num_heads * recurrence.head_floats() : 0);
     }
@@ -322,7 +335,10 @@ private:
     void check_join() const;
     void check_extracted() const;
     void check_recurrence(const Layer& layer) const;
+    void check_without_mixer(const Layer& layer) const;
     void check_scan(const Layer& layer) const;
+    void check_kda(const Layer& layer) const;
+    void check_channels(const Layer& layer) const;
     void check_feed_forward(const Layer& layer) const;
     void check(const Experts& experts) const;
 };

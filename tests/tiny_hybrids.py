@@ -35,9 +35,27 @@ GRANITE_KEYS: Mapping[str, Any] = {
     "logit_scale": 2.5,
     "residual_scale": 0.4,
 }
+MAMBA1_KEYS: Mapping[str, Any] = {
+    "ssm.conv_kernel": TAPS,
+    "ssm.state_size": 16,
+    "ssm.time_step_rank": 32,
+    "ssm.inner_size": 128,
+}
+_WITHOUT_HEADS: Mapping[str, Any] = {
+    "attention.head_count": 0,
+    "attention.head_count_kv": None,
+    "attention.key_length": None,
+    "attention.value_length": None,
+    "rope.dimension_count": None,
+    "feed_forward_length": 0,
+}
 HYBRID_KEYS: Mapping[str, Mapping[str, Any]] = {
     "falcon-h1": MAMBA_KEYS,
     "granitehybrid": {**MAMBA_KEYS, **GRANITE_KEYS},
+    "jamba": MAMBA1_KEYS,
+    "kimi-linear": {"ssm.conv_kernel": TAPS, "kda.head_dim": 32, "expert_gating_func": 2, "expert_weights_scale": 1.5},
+    "mamba": {**MAMBA1_KEYS, **_WITHOUT_HEADS},
+    "mamba2": {**MAMBA_KEYS, **_WITHOUT_HEADS},
     "lfm2": {"shortconv.l_cache": 3},
     "lfm2moe": {"shortconv.l_cache": 3, "expert_gating_func": 2},
     "nemotron_h": {**MAMBA_KEYS, "attention.layer_norm_epsilon": 1e-6},
@@ -51,8 +69,10 @@ HYBRID_KEYS: Mapping[str, Mapping[str, Any]] = {
     "qwen35moe": {**DELTA_KEYS, "rope.dimension_sections": [3, 3, 2, 0]},
     "qwen3next": DELTA_KEYS,
 }
-_FLOATS = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")
-_BY_KV_HEADS = ("granitehybrid", "lfm2", "lfm2moe")
+_CONVOLUTIONS = ("shortconv.conv.weight", *(f"ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")))
+_FLOATS = (*_CONVOLUTIONS, "ssm_a", "ssm_d", "ssm_norm.weight")
+_BY_KV_HEADS = ("granitehybrid", "jamba", "kimi-linear", "lfm2", "lfm2moe")
+_WITHOUT_ATTENTION = ("mamba", "mamba2")
 """In which layers without heads of keys and values have no attention: by default each other one."""
 _NEMOTRON = ("attention", "feed-forward", "scan", "scan", "feed-forward")
 """What its layers are in turn."""
@@ -62,6 +82,8 @@ def has_attention(model: TinyModel, index: int) -> bool:
     """Whether a layer has heads of keys and values, if nothing is said of its heads."""
     if model.architecture.startswith("nemotron_h"):
         return _NEMOTRON[index % 5] == "attention"
+    if model.architecture in _WITHOUT_ATTENTION:
+        return False
     return index % 2 == 1 or model.architecture not in _BY_KV_HEADS
 
 
@@ -80,6 +102,9 @@ def with_mixer(model: TinyModel, index: int, shapes: Shapes) -> Shapes:
         return shapes
     if model.architecture.startswith("nemotron_h"):
         return _nemotron_block(model, index, shapes)
+    if model.architecture in _WITHOUT_ATTENTION:
+        mixer = _mamba1(model) if model.architecture == "mamba" else _mamba2(model)
+        return [("attn_norm.weight", (model.hidden_size,)), *mixer]
     if model.architecture == "falcon-h1":
         named = [("ffn_norm" if name == "ffn_norm.weight" else name, shape) for name, shape in shapes]
         return named + _mamba2(model)
@@ -98,6 +123,10 @@ def _mixer(model: TinyModel, index: int) -> Shapes | None:
         return _gated_attention(model) if is_attention else _delta_net(model)
     if model.heads_of(index)[1]:
         return None
+    if model.architecture == "kimi-linear":
+        return kda(model)
+    if model.architecture == "jamba":
+        return _mamba1(model)
     return _mamba2(model) if model.architecture == "granitehybrid" else _short_conv(model)
 
 
@@ -123,6 +152,40 @@ def _mamba2(model: TinyModel) -> Shapes:
         ("ssm_d", (heads, 1)),
         ("ssm_norm.weight", (groups, values // groups)),
         ("ssm_out.weight", (hidden, values)),
+    ]
+
+
+def _mamba1(model: TinyModel) -> Shapes:
+    hidden, values, size = model.hidden_size, model.own_key("ssm.inner_size"), model.own_key("ssm.state_size")
+    rank = model.own_key("ssm.time_step_rank")
+    norms = (("dt", rank), ("b", size), ("c", size)) if model.architecture == "jamba" else ()
+    return [
+        ("ssm_in.weight", (2 * values, hidden)),
+        ("ssm_conv1d.weight", (values, model.own_key("ssm.conv_kernel"))),
+        ("ssm_conv1d.bias", (values,)),
+        ("ssm_x.weight", (rank + 2 * size, values)),
+        ("ssm_dt.weight", (values, rank)),
+        ("ssm_dt.bias", (values,)),
+        *((f"ssm_{name}_norm.weight", (count,)) for name, count in norms),
+        ("ssm_a", (values, size)),
+        ("ssm_d", (values,)),
+        ("ssm_out.weight", (hidden, values)),
+    ]
+
+
+def kda(model: TinyModel) -> Shapes:
+    hidden, size, taps = model.hidden_size, model.own_key("kda.head_dim"), model.own_key("ssm.conv_kernel")
+    heads = model.num_heads * size
+    return [
+        *((f"attn_{part}.weight", (heads, hidden)) for part in "qkv"),
+        *((f"ssm_conv1d_{part}.weight", (1, heads, 1, taps)) for part in "qkv"),
+        *((f"ssm_{part}_a.weight", (size, hidden)) for part in "fg"),
+        *((f"ssm_{part}_b.weight", (heads, size)) for part in "fg"),
+        ("ssm_beta.weight", (model.num_heads, hidden)),
+        ("ssm_a", (model.num_heads, 1)),
+        ("ssm_dt.bias", (heads,)),
+        ("ssm_norm.weight", (size,)),
+        ("attn_output.weight", (hidden, heads)),
     ]
 
 

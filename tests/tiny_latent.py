@@ -13,21 +13,23 @@ RANK, ROTATED, PLAIN, VALUE = 64, 16, 32, 48
 """Of the vector, of what is rotated, of a head's query without that, and of what a head gives."""
 
 
-WITH_LATENT = ("deepseek2", "minicpm3")
+WITH_LATENT = ("deepseek2", "kimi-linear", "minicpm3")
 
 
 def latent_keys(model: TinyModel) -> dict[str, Any]:
     rank = model.keys.get("attention.kv_lora_rank", RANK)
     if has_plain_heads(model):
         return {**plm_keys(model), "attention.q_lora_rank": 32}
+    is_hybrid = model.architecture == "kimi-linear"
+    keys_of_layers = [min(1, model.heads_of(index)[1]) for index in range(model.num_layers)]
     return {
-        "attention.head_count_kv": 1,
+        "attention.head_count_kv": keys_of_layers if is_hybrid else 1,
         "attention.key_length": rank + ROTATED,
         "attention.value_length": rank,
         "attention.key_length_mla": PLAIN + ROTATED,
         "attention.value_length_mla": VALUE,
         "attention.kv_lora_rank": rank,
-        "attention.q_lora_rank": 32,
+        "attention.q_lora_rank": None if is_hybrid else 32,
         "rope.dimension_count": ROTATED,
     }
 

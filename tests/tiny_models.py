@@ -115,6 +115,7 @@ _WITH_SELECTION_BIAS = (
     "ernie4_5-moe",
     "exaone-moe",
     "glm4moe",
+    "kimi-linear",
     "lfm2moe",
     "minimax-m2",
     "nemotron_h_moe",
@@ -198,7 +199,7 @@ class TinyModel:
     has_head: bool = True
     is_old: bool = False
     """Delta nets with one tensor for queries, keys, values and gates, as files of 2025 have them; latent vectors with
-    one matrix for the keys and values of all heads, as those of 2024."""
+    one matrix for the keys and values of all heads, as those of 2024, when matrices of BitNet had scales."""
     has_one_norm: bool = False
     """Before attention and feed-forward, of architectures that may have one for each."""
     seed: int = 1
@@ -380,13 +381,33 @@ def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int,
         return gemma3n_layer(model, index)
     num, num_kv = model.heads_of(index)
     size = model.layer_sizes[index] if model.layer_sizes else model.feed_forward_size
+    if model.architecture == "deci":
+        return _deci_shapes(model, num * model.head_size, num_kv * model.head_size, size)
+    if model.architecture == "bitnet":
+        return _bitnet_shapes(model, num * model.head_size, num_kv * model.head_size, size)
     shapes = _layer_shapes(model, model.hidden_size, size, num * model.head_size, num_kv * model.head_size)
     if model.num_experts and _has_experts(model, index):
         dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
         shapes = [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
     if model.architecture == "plm":
         return with_one_matrix(model, shapes)
-    return with_latent(model, shapes) if model.architecture in WITH_LATENT else with_mixer(model, index, shapes)
+    has_latent = model.architecture in WITH_LATENT and (num_kv or model.architecture != "kimi-linear")
+    return with_latent(model, shapes) if has_latent else with_mixer(model, index, shapes)
+
+
+def _deci_shapes(model: TinyModel, heads: int, kv_heads: int, size: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Without keys there is but the output; without heads, or without a size, nothing."""
+    shapes = _layer_shapes(model, model.hidden_size, size, heads, kv_heads)
+    left_out = ["attn_q", "attn_k", "attn_v"] if heads and not kv_heads else [] if heads else ["attn_"]
+    left_out += [] if size else ["ffn_"]
+    return [(name, shape) for name, shape in shapes if not name.startswith(tuple(left_out))]
+
+
+def _bitnet_shapes(model: TinyModel, heads: int, kv_heads: int, size: int) -> list[tuple[str, tuple[int, ...]]]:
+    shapes = _layer_shapes(model, model.hidden_size, size, heads, kv_heads)
+    matrices = [name.removesuffix(".weight") for name, shape in shapes if len(shape) == 2]
+    scales = [(f"{name}.scale", (1,)) for name in matrices if model.is_old]
+    return [*shapes, *scales, ("attn_sub_norm.weight", (heads,)), ("ffn_sub_norm.weight", (size,))]
 
 
 def _has_experts(model: TinyModel, index: int) -> bool:
@@ -500,7 +521,7 @@ def write_tensor(
     """A tensor of random numbers, of the type that the model says."""
     if len(shape) == 1 or name.endswith("bias") or is_mixer_float(name):
         values = rng.normal(0 if name.endswith("bias") else 1, 0.3, shape).astype(np.float32)
-        values = -values if name.endswith("ssm_a") else values
+        values = -np.abs(values) if name.endswith("ssm_a") else values  # nothing grows
         kind = GGMLQuantizationType["F32" if is_mixer_float(name) else model.vector_type]
         writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
         return

@@ -32,13 +32,13 @@ def ask(server: Server, prompt: str = PROMPT) -> tuple[str, int]:
     return reply["choices"][0]["text"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def wait_until_kept(folder: Path) -> None:
-    wait_until(lambda: len(list(folder.glob("kv/*/*.kv"))) >= NUM_BLOCKS)
+def wait_until_kept(folder: Path, count: int = NUM_BLOCKS) -> None:
+    wait_until(lambda: len(list(folder.glob("kv/*/*.kv"))) >= count)
 
 
-def wait_until_read(server: Server) -> None:
+def wait_until_read(server: Server, count: int = NUM_BLOCKS) -> None:
     """Until what lies in the folder is in memory: a request waits only so long for the disk, and then computes."""
-    wait_until(lambda: read_ahead(server) >= NUM_BLOCKS)
+    wait_until(lambda: read_ahead(server) >= count)
 
 
 def read_ahead(server: Server) -> float:
@@ -72,19 +72,22 @@ def test_a_conversation_outlives_its_server(tmp_path: Path, is_killed: bool) -> 
         assert num_cached >= len(PROMPT) - 32
 
 
-def test_the_state_of_a_hybrid_outlives_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys and values are kept in blocks, as of other models, and states where prompts may go on."""
+@pytest.mark.parametrize(("architecture", "count"), [("lfm2", NUM_BLOCKS), ("mamba2", 1)])
+def test_the_state_of_a_hybrid_outlives_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, count: int
+) -> None:
+    """Keys and values, if there are any, are kept in blocks, as of other models, and states where prompts may go on."""
     monkeypatch.setenv("STOKER_BACKEND", "native")
-    heads = ((4, 0), (4, 2), (4, 0))
-    model = TinyModel(architecture="lfm2", type="Q8_0", num_layers=3, layer_heads=heads, has_head=False)
+    heads = ((4, 0), (4, 2), (4, 0)) if architecture == "lfm2" else ()
+    model = TinyModel(architecture=architecture, type="Q8_0", num_layers=3, layer_heads=heads, has_head=False)
     path = write_tiny_model(tmp_path / "m.gguf", model)
     arguments = (str(path), "--ctx-size", "2048", "--cache-dir", str(tmp_path / "kept"))
     with serving(*arguments, log=tmp_path / "first") as server:
         first, num_cached = ask(server)
         assert num_cached == 0
-        wait_until_kept(tmp_path / "kept")
+        wait_until_kept(tmp_path / "kept", count)
     with serving(*arguments, log=tmp_path / "second") as server:
-        wait_until_read(server)
+        wait_until_read(server, count)
         again, num_cached = ask(server)
         assert again == first
         assert num_cached >= len(PROMPT) - 64

@@ -35,6 +35,10 @@ FAMILIES = (
     TinyModel(architecture="qwen3next", num_layers=4, num_experts=12, shared_size=64, has_head=False),
     TinyModel(architecture="granitehybrid", num_layers=4, has_head=False),
     TinyModel(architecture="falcon-h1", num_layers=3),
+    TinyModel(architecture="jamba", num_layers=4, num_experts=12, expert_size=96, num_dense=2),
+    TinyModel(architecture="kimi-linear", num_layers=4, num_experts=12, num_dense=1, shared_size=32),
+    TinyModel(architecture="mamba", num_layers=3, keys={"ssm.dt_b_c_rms": True}),
+    TinyModel(architecture="mamba2", type="Q8_0", num_layers=3),
     TinyModel(architecture="nemotron_h_moe", num_layers=7, num_experts=12, shared_size=64),
     TinyModel(architecture="gemma4", num_layers=4, keys={"attention.shared_kv_layers": 1}),
     TinyModel(architecture="gemma3n", num_layers=6, keys={"attention.shared_kv_layers": 1}),
@@ -43,6 +47,13 @@ FAMILIES = (
     TinyModel(architecture="llama4", num_experts=12, shared_size=32, num_layers=4),
     TinyModel(architecture="smallthinker", num_experts=12),
     TinyModel(architecture="nanbeige"),
+    TinyModel(architecture="bitnet", is_old=True),
+    TinyModel(
+        architecture="deci",
+        num_layers=4,
+        layer_heads=((4, 2), (4, 0), (0, 0), (4, 1)),
+        layer_sizes=(96, 64, 128, 0),
+    ),
     TinyModel(architecture="olmo", num_kv_heads=4),
     TinyModel(type="IQ2_XS", hidden_size=256, feed_forward_size=256, head_size=64, num_layers=1),
     TinyModel(type="IQ1_S", hidden_size=256, feed_forward_size=256, head_size=64, num_layers=1),
@@ -107,7 +118,7 @@ _OF_EXPERTS = (
     "attention.value_length_mla", "attention.shared_kv_layers", "embedding_length_per_layer_input",
     "full_attention_interval", "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
     "ssm.inner_size", "shortconv.l_cache", "attention.scale", "embedding_scale", "logit_scale", "residual_scale",
-    "altup.num_inputs", "altup.active_idx", "num_loops", "attention.clamp_kqv",
+    "ssm.dt_b_c_rms", "kda.head_dim", "altup.num_inputs", "altup.active_idx", "num_loops", "attention.clamp_kqv",
     "activation_sparsity_scale", "dense_2_feat_in", "dense_2_feat_out", "hidden_activation", "attention.causal",
 )  # fmt: skip
 

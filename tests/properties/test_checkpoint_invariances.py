@@ -43,6 +43,7 @@ MODELS = {
         has_head=False,
     ),
     "short convolution": TinyModel(architecture="lfm2", type="Q8_0", num_layers=3, has_head=False),
+    "no attention": TinyModel(architecture="mamba", type="Q8_0", has_head=False, keys={"ssm.dt_b_c_rms": True}),
     "delta net": TinyModel(architecture="qwen35", type="Q8_0", num_layers=3, has_head=False),
 }
 

@@ -14,6 +14,9 @@ from tests.tiny_models import TinyModel, write_tiny_model
 MODELS = {
     "lfm2": TinyModel(architecture="lfm2", type="Q8_0", num_layers=2, has_head=False),
     "falcon-h1": TinyModel(architecture="falcon-h1", type="Q8_0"),
+    "jamba": TinyModel(architecture="jamba", type="Q8_0"),
+    "kimi-linear": TinyModel(architecture="kimi-linear", type="Q8_0", num_experts=12, num_dense=1, shared_size=32),
+    "mamba2": TinyModel(architecture="mamba2", type="Q8_0", has_head=False),
     "qwen35": TinyModel(architecture="qwen35", type="Q8_0", num_layers=3, has_head=False),
 }
 

@@ -28,6 +28,7 @@ ADJACENT = (
     "chatglm",
     "cohere2",
     "command-r",
+    "deci",
     "deepseek",
     "deepseek2",
     "eagle3",
@@ -85,7 +86,18 @@ PERIODS = {
     "afmoe": 4,
     "llama4": 4,
 }
-AS_SAID = ("qwen2moe", "olmoe", "deepseek", "deepseek2", "bailingmoe", "bailingmoe2", "dots1", "exaone-moe", "afmoe")
+AS_SAID = (
+    "jamba",
+    "qwen2moe",
+    "olmoe",
+    "deepseek",
+    "deepseek2",
+    "bailingmoe",
+    "bailingmoe2",
+    "dots1",
+    "exaone-moe",
+    "afmoe",
+)
 """Whose weights of experts add up to 1 only if the file says so."""
 SIGMOID = ("llama4", "glm4moe", "lfm2moe", "nemotron_h_moe", "afmoe")
 SQUARED_RELU = ("nemotron_h", "nemotron_h_moe", "arcee", "jais2", "nemotron", "plm")
@@ -109,7 +121,7 @@ class NativeReference:
         self.num_heads = self.of_layers("attention.head_count")
         self.num_kv_heads = self.of_layers("attention.head_count_kv", self.num_heads)
         self.hidden_size = self.key("embedding_length")
-        self.head_size = self.key("attention.key_length", self.hidden_size // self.num_heads[0])
+        self.head_size = self.key("attention.key_length", self.hidden_size // max(*self.num_heads, 1))
         self.takes_mean = self.architecture in ("cohere2", "command-r", "olmo", *LAYER_NORMS)
         self.eps = self.key("attention.layer_norm_epsilon" if self.takes_mean else "attention.layer_norm_rms_epsilon")
         self.weight = cache(self._weight)
@@ -145,6 +157,7 @@ class NativeReference:
 
     def linear(self, stem: str, x: F64) -> F64:
         y = x @ self.weight(f"{stem}.weight").T
+        y = y * self.weight(f"{stem}.scale") if f"{stem}.scale" in self.tensors else y
         return y + self.weight(f"{stem}.bias") if f"{stem}.bias" in self.tensors else y
 
     def norm(self, stem: str, x: F64) -> F64:
@@ -198,11 +211,15 @@ class NativeReference:
 
     def layer(self, index: int, x: F64) -> F64:
         block, scale = f"blk.{index}", self.scale("residual")
+        if self.architecture == "deci":
+            return self.deci_layer(index, x)
         own_norm = "attn_norm_2" if f"{block}.attn_norm_2.weight" in self.tensors else "attn_norm"
         n = self.norm_if_there(f"{block}.{own_norm}", x)
         if self.architecture.startswith("nemotron_h"):
             return x + self.nemotron_block(index, n)
         y = mixed(self, index, n)
+        if y is not None and self.architecture in ("mamba", "mamba2"):
+            return x + y
         if y is None or self.architecture == "falcon-h1":
             y = self.attention(index, n) + (0.0 if y is None else y)
         if self.architecture in ("cohere2", "command-r") or self.is_parallel(block):
@@ -214,6 +231,15 @@ class NativeReference:
         n = self.norm_if_there(f"{block}.{inner_norm}", x)
         y = self.chosen_ahead(block, n, before) if self.architecture == "smallthinker" else self.feed_forward(block, n)
         return x + (self.norm(f"{block}.post_ffw_norm", y) if has_post_norms else y) * scale
+
+    def deci_layer(self, index: int, x: F64) -> F64:
+        block = f"blk.{index}"
+        if self.num_heads[index]:
+            n = self.norm(f"{block}.attn_norm", x)
+            x = x + (self.attention(index, n) if self.num_kv_heads[index] else self.linear(f"{block}.attn_output", n))
+        if f"{block}.ffn_norm.weight" not in self.tensors:
+            return x
+        return x + self.feed_forward(block, self.norm(f"{block}.ffn_norm", x))
 
     def is_parallel(self, block: str) -> bool:
         """Whether the feed-forward does not see what attention added."""
@@ -248,7 +274,8 @@ class NativeReference:
             return self.linear(f"{block}.ffn_down", gelu_tanh(up))
         else:
             gate, up = np.split(up, 2, axis=-1)
-        return self.linear(f"{block}.ffn_down", self.activation(gate) * up)
+        inner = self.norm_if_there(f"{block}.ffn_sub_norm", self.activation(gate) * up)
+        return self.linear(f"{block}.ffn_down", inner)
 
     def experts(self, block: str, x: F64, routed: F64 | None = None) -> F64:
         """Of one row; `routed` is what the router sees, if not x."""
@@ -364,7 +391,8 @@ class NativeReference:
             gate = self.linear(f"{block}.attn_gate", x).reshape(y.shape)
         if gate.size:
             y = y / (1 + np.exp(-gate))
-        return self.linear(f"{block}.attn_output", y.reshape(length, -1))
+        y = self.norm_if_there(f"{block}.attn_sub_norm", y.reshape(length, -1))
+        return self.linear(f"{block}.attn_output", y)
 
     def query_scales(self, index: int, length: int) -> F64:
         if self.architecture == "llama4":
@@ -461,7 +489,10 @@ class NativeReference:
 
     def stands(self, index: int) -> bool:
         """Whether a layer rotates nothing."""
-        if self.architecture in WITHOUT_ROPE or self.architecture.startswith("nemotron_h") or self.has_slopes():
+        if (
+            self.architecture in (*WITHOUT_ROPE, "jamba", "kimi-linear", "nemotron_h", "nemotron_h_moe")
+            or self.has_slopes()
+        ):
             return True
         if pattern := self.key("attention.rope_pattern", ()):
             return not pattern[index]

@@ -18,6 +18,10 @@ def mixed(model: NativeReference, index: int, x: F64) -> F64 | None:
     block = f"blk.{index}"
     if f"{block}.shortconv.conv.weight" in model.tensors:
         return short_conv(model, block, x)
+    if f"{block}.ssm_f_a.weight" in model.tensors:
+        return kda(model, block, x)
+    if f"{block}.ssm_x.weight" in model.tensors:
+        return mamba1(model, block, x)
     if f"{block}.ssm_in.weight" in model.tensors and model.architecture != "qwen3next":
         return mamba2(model, block, x)
     if f"{block}.ssm_conv1d.weight" in model.tensors:
@@ -93,6 +97,50 @@ def mamba2(model: NativeReference, block: str, x: F64) -> F64:
     return model.linear(f"{block}.ssm_out", y)
 
 
+def kda(model: NativeReference, block: str, x: F64) -> F64:
+    length, size = len(x), model.key("kda.head_dim")
+    parts = [silu(convolved(conv(model, block, part), model.linear(f"{block}.attn_{part}", x))) for part in "qkv"]
+    q, k, v = (part.reshape(length, -1, size) for part in parts)
+    q, k = unit(q, model.eps), unit(k, model.eps)
+    step = model.linear(f"{block}.ssm_f_b", model.linear(f"{block}.ssm_f_a", x)) + model.weight(f"{block}.ssm_dt.bias")
+    decay = np.exp(softplus(step).reshape(length, -1, size) * model.weight(f"{block}.ssm_a").reshape(-1, 1))
+    beta = sigmoid(model.linear(f"{block}.ssm_beta", x))
+    state, y = np.zeros((v.shape[1], size, size)), np.empty_like(v)
+    for at in range(length):
+        state *= decay[at, :, :, None]
+        change = beta[at, :, None] * (v[at] - np.einsum("hkv,hk->hv", state, k[at]))
+        state += k[at, :, :, None] * change[:, None, :]
+        y[at] = np.einsum("hkv,hk->hv", state, q[at]) / np.sqrt(size)
+    gate = model.linear(f"{block}.ssm_g_b", model.linear(f"{block}.ssm_g_a", x))
+    y = model.norm(f"{block}.ssm_norm", y) * sigmoid(gate).reshape(y.shape)
+    return model.linear(f"{block}.attn_output", y.reshape(length, -1))
+
+
+def conv(model: NativeReference, block: str, part: str) -> F64:
+    weights = model.weight(f"{block}.ssm_conv1d_{part}.weight")
+    return weights.reshape(-1, weights.shape[-1])
+
+
+def mamba1(model: NativeReference, block: str, x: F64) -> F64:
+    size, rank = model.key("ssm.state_size"), model.key("ssm.time_step_rank")
+    x, z = np.split(model.linear(f"{block}.ssm_in", x), 2, axis=-1)
+    x = convolved(model.weight(f"{block}.ssm_conv1d.weight"), x) + model.weight(f"{block}.ssm_conv1d.bias")
+    x = silu(x)
+    low, b, c = np.split(x @ model.weight(f"{block}.ssm_x.weight").T, [rank, rank + size], axis=-1)
+    if model.architecture == "jamba":
+        parts = (("dt", low), ("b", b), ("c", c))
+        low, b, c = (model.norm(f"{block}.ssm_{name}_norm", part) for name, part in parts)
+    elif model.key("ssm.dt_b_c_rms", False):
+        low, b, c = (part / np.sqrt((part * part).mean(-1, keepdims=True) + model.eps) for part in (low, b, c))
+    step = softplus(model.linear(f"{block}.ssm_dt", low))
+    rates, state, y = model.weight(f"{block}.ssm_a"), np.zeros((x.shape[1], size)), np.empty_like(x)
+    for at in range(len(x)):
+        state = state * np.exp(step[at, :, None] * rates) + (step[at] * x[at])[:, None] * b[at]
+        y[at] = state @ c[at]
+    y = (y + x * model.weight(f"{block}.ssm_d")) * silu(z)
+    return model.linear(f"{block}.ssm_out", y)
+
+
 def convolved(weights: F64, x: F64) -> F64:
     """Each channel with its last inputs, which are zeros before the first."""
     taps = weights.shape[1]
@@ -106,6 +154,10 @@ def decays(model: NativeReference, block: str, step: F64) -> F64:
 
 def unit(x: F64, eps: float) -> F64:
     return x / np.sqrt((x * x).sum(-1, keepdims=True) + eps)
+
+
+def sigmoid(x: F64) -> F64:
+    return 1 / (1 + np.exp(-x))
 
 
 def silu(x: F64) -> Any:

@@ -33,10 +33,21 @@ MODELS = {
     "gemma3": TinyModel(architecture="gemma3", keys={"final_logit_softcapping": 2.0}),
     "phi3": TinyModel(architecture="phi3"),
     "granite": TinyModel(architecture="granite", has_head=False),
+    "bitnet": TinyModel(architecture="bitnet", has_head=False),
+    "deci": TinyModel(
+        architecture="deci",
+        num_layers=5,
+        layer_heads=((4, 2), (4, 0), (0, 0), (4, 1), (0, 0)),
+        layer_sizes=(96, 64, 128, 96, 0),
+    ),
+    "jamba": TinyModel(architecture="jamba"),
+    "mamba": TinyModel(architecture="mamba", has_head=False),
     "lfm2": TinyModel(architecture="lfm2", has_head=False),
     "qwen35": TinyModel(architecture="qwen35", keys={"full_attention_interval": 3}, num_layers=3),
 }
 _MORE = {
+    "jamba": (*ALL, "ssm_out"),
+    "mamba": ("ssm_out",),
     "lfm2": (*ALL, "shortconv.in_proj", "shortconv.out_proj"),
     "qwen35": ("attn_qkv", "attn_k", "attn_v", "attn_output", "ssm_out", "ffn_gate", "ffn_up", "ffn_down"),
 }
@@ -84,10 +95,15 @@ def test_an_adapter_does_what_merging_it_does(tmp_path: Path, name: str) -> None
     assert difference(plain, expected) > 0.1, "an adapter without effect would prove nothing"
 
 
-@pytest.mark.parametrize("matrix", ["attn_q", "attn_gate", "ssm_alpha"])
-def test_a_tensor_that_is_a_gate_or_has_one_in_it_is_not_adapted(tmp_path: Path, matrix: str) -> None:
-    model = write_tiny_model(tmp_path / "m.gguf", MODELS["qwen35"])
-    path = write_adapter(tmp_path / "a.gguf", random_pairs(model, 1, matrices=[matrix]), architecture="qwen35")
+@pytest.mark.parametrize(
+    ("architecture", "matrix"),
+    [*(("qwen35", name) for name in ("attn_q", "attn_gate", "ssm_alpha")), ("mamba", "ssm_in"), ("jamba", "ssm_x")],
+)
+def test_a_tensor_that_is_a_gate_or_has_one_in_it_is_not_adapted(
+    tmp_path: Path, architecture: str, matrix: str
+) -> None:
+    model = write_tiny_model(tmp_path / "m.gguf", MODELS[architecture])
+    path = write_adapter(tmp_path / "a.gguf", random_pairs(model, 1, matrices=[matrix]), architecture=architecture)
     with open_native(model) as backend, pytest.raises(AdapterInvalid, match=f"{matrix}.* without adapters"):
         backend.load_adapter("a", path)
 

@@ -25,6 +25,7 @@ from tests.tiny_models import TinyModel, write_tiny_model
 
 EXPERTS: dict[str, Any] = {"num_experts": 12, "num_dense": 1, "num_layers": 3, "shared_size": 64}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
+KIMI: dict[str, Any] = {**EXPERTS, "num_layers": 4, "shared_size": 32}
 FACTORS = {
     "rope_factors_short.weight": np.linspace(1, 3, 8).astype(np.float32),
     "rope_factors_long.weight": np.linspace(2, 6, 8).astype(np.float32),
@@ -45,6 +46,8 @@ MODELS = {
     "Q8_0": TinyModel(architecture="deepseek2", type="Q8_0", **EXPERTS),
     "an old file": TinyModel(architecture="deepseek2", is_old=True, keys=YARN, **EXPERTS),
     "an old file, Q8_0": TinyModel(architecture="deepseek2", is_old=True, type="Q8_0", **EXPERTS),
+    "kimi-linear": TinyModel(architecture="kimi-linear", **KIMI),
+    "kimi-linear, Q8_0": TinyModel(architecture="kimi-linear", type="Q8_0", **KIMI),
     "minicpm3": TinyModel(architecture="minicpm3"),
     "minicpm3, Q8_0": TinyModel(architecture="minicpm3", type="Q8_0"),
     "minicpm3, short": TinyModel(architecture="minicpm3", keys=LONG_ROPE, vectors=FACTORS),

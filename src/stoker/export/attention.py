@@ -97,6 +97,7 @@ def rotation_tables(graph: Graph, index: int, rope: Rope, num_positions: int, dt
 
 def _inputs(layer: Layer) -> tuple[Linear, Linear, Linear]:
     """Of queries, keys and values; models whose layers share keys are not exported."""
+    assert layer.query is not None
     assert layer.key is not None
     assert layer.value is not None
     return layer.query, layer.key, layer.value

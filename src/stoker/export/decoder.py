@@ -82,6 +82,7 @@ class _Decoder:
 
     def _attended(self, index: int, layer: Layer, x: str) -> str:
         name = f"layers.{index}.attention_output"
+        assert layer.output is not None
         seen = self._attention.layer(index, layer, x)
         y = self._projections.packed(seen, (layer.output,), name)
         norm = layer.post_attention_norm

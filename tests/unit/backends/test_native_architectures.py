@@ -22,6 +22,7 @@ from tests.tiny_encoders import ENCODERS, TinyEncoder, write_encoder
 from tests.tiny_models import TinyModel, write_tiny_model
 
 WITH_EXPERTS = (
+    "kimi-linear",
     "gpt-oss",
     "qwen3next",
     "deepseek",
@@ -181,11 +182,17 @@ def test_fused_matrices_are_taken_apart(tmp_path: Path) -> None:
 
 def test_biases_and_heads_are_taken_if_they_are_there(tmp_path: Path) -> None:
     spec = describe(write_tiny_model(tmp_path / "a.gguf", TinyModel(architecture="qwen2")))
-    assert spec.layers[1].query.bias == "blk.1.attn_q.bias"
+    assert bias_of_queries(spec) == "blk.1.attn_q.bias"
     assert spec.head.weight == "output.weight"
     tied = describe(write_tiny_model(tmp_path / "b.gguf", TinyModel(has_head=False)))
     assert tied.is_tied
-    assert tied.layers[1].query.bias is None
+    assert bias_of_queries(tied) is None
+
+
+def bias_of_queries(spec: DecoderSpec) -> str | None:
+    query = spec.layers[1].query
+    assert query is not None
+    return query.bias
 
 
 def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
@@ -207,7 +214,10 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (TinyModel(architecture="rwkv7"), "does not support the architecture `rwkv7` of .*: no layer has attention"),
+        (
+            TinyModel(architecture="rwkv7"),
+            "does not support the architecture `rwkv7` of .*: mixers that have no kernels",
+        ),
         (TinyModel(architecture="unheard-of"), "does not support the architecture `unheard-of`"),
         (TinyModel(keys={"rope.scaling.type": "su"}), "rope scaling `su`"),
         (TinyModel(architecture="baichuan"), "it has 2 layers"),
@@ -228,13 +238,20 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         (TinyModel(hidden_size=48), "rows of 48 elements"),
         (TinyModel(num_heads=3, num_kv_heads=3), "rows of 48 elements"),
         (TinyModel(feed_forward_size=100), "rows of 100 elements"),
-        (TinyModel(architecture="qwen35", keys={"full_attention_interval": 2**22}), "no layer has attention"),
+        (TinyModel(architecture="mamba", keys={"ssm.time_step_rank": 48}), "steps of 48 numbers"),
+        (TinyModel(architecture="kimi-linear", keys={"kda.head_dim": 48}, num_experts=8, num_dense=2), "heads of 48"),
+        (TinyModel(architecture="mamba", keys={"ssm.state_size": 8}), "with states of 8"),
+        (
+            TinyModel(architecture="deci", layer_heads=((4, 0), (0, 0)), layer_sizes=(96, 96)),
+            "no layer has attention, or a state",
+        ),
         (TinyModel(architecture="granitehybrid", keys={"ssm.state_size": 24}), "with states of 24"),
         (TinyModel(architecture="falcon-h1", keys={"ssm.time_step_rank": 16}), "16 heads of 8 elements"),
         (
             TinyModel(architecture="nemotron_h", keys={"feed_forward_length": [96, 0]}),
             "no attention and no scan before",
         ),
+        (TinyModel(architecture="deci", keys={"feed_forward_length": [96, 0]}), "tensors blk.1.ffn_down.weight"),
         (TinyModel(vectors={"blk.0.attn_sinks.weight": DIVISORS}), "tensors blk.0.attn_sinks.weight"),
         (TinyModel(type="NVFP4", hidden_size=256, head_size=64, feed_forward_size=256), "of type NVFP4"),
     ],
@@ -335,6 +352,30 @@ def test_metadata_that_lie_are_found_out(tmp_path: Path, keys: dict[str, Any], m
         ("lfm2", {"shortconv.l_cache": 2}, "has the shape"),
         ("lfm2", {"shortconv.l_cache": 2**31}, "l_cache` is"),
         ("lfm2", {"attention.head_count_kv": [0, 3]}, "cannot share 3"),
+        ("deci", {"attention.head_count_kv": [2, 3]}, "cannot share 3"),
+        ("deci", {"attention.head_count_kv": [2, 4]}, "has the shape"),
+        ("deci", {"attention.head_count": [4, 4, 4]}, "3 entries for 2 layers"),
+        ("deci", {"attention.head_count": [0, 0]}, "head_count` is 0"),
+        ("deci", {"feed_forward_length": [96, 64]}, "has the shape"),
+        ("bitnet", {"feed_forward_length": 128}, "has the shape"),
+        ("mamba", {"ssm.inner_size": 0}, "head_count` is 0"),
+        ("mamba", {"ssm.inner_size": 256}, "has the shape"),
+        ("mamba", {"ssm.state_size": 2**31}, "state_size` is"),
+        ("mamba", {"ssm.state_size": 32}, "has the shape"),
+        ("mamba", {"ssm.time_step_rank": 64}, "has the shape"),
+        ("mamba", {"ssm.conv_kernel": 9}, "conv_kernel` is 9"),
+        ("mamba", {"ssm.time_step_rank": None}, "time_step_rank` is missing"),
+        ("mamba2", {"ssm.group_count": 1}, "has the shape"),
+        ("mamba2", {"ssm.inner_size": 2**22}, "has the shape"),
+        ("jamba", {"ssm.state_size": 32}, "has the shape"),
+        ("kimi-linear", {"kda.head_dim": 64}, "has the shape"),
+        ("kimi-linear", {"kda.head_dim": None}, "head_dim` is missing"),
+        ("kimi-linear", {"kda.head_dim": 2**20}, "head_dim` is"),
+        ("kimi-linear", {"ssm.conv_kernel": 3}, "has the shape"),
+        ("kimi-linear", {"attention.head_count_kv": [0, 2]}, "a key of 80 elements cannot be"),
+        ("kimi-linear", {"attention.head_count": [0, 4]}, "layer 0 has no heads"),
+        ("jamba", {"attention.head_count_kv": [0, 0]}, "no tensor `blk.1.ssm_dt.bias`"),
+        ("llama", {"attention.head_count": 0, "ssm.inner_size": 64}, "layer 0 has no heads"),
         ("granitehybrid", {"ssm.inner_size": 2**22}, "has the shape"),
         ("granitehybrid", {"ssm.inner_size": 100}, "cannot have 8 heads in 2 groups"),
         ("granitehybrid", {"ssm.group_count": 2**31}, "group_count` is"),
@@ -351,12 +392,14 @@ def test_hybrids_that_lie_are_found_out(tmp_path: Path, architecture: str, keys:
 def write_as(architecture: str, lies: dict[str, Any]) -> TinyModel:
     """A model whose tensors are of their usual shapes, whatever its keys say."""
     usual = TinyModel(architecture=architecture)
+    sizes: dict[str, Any] = {"num_experts": 8, "num_dense": 1, "shared_size": 32}
+    sizes = sizes if architecture == "kimi-linear" else {}
 
     class Lying(TinyModel):
         def own_key(self, suffix: str) -> Any:
             return usual.own_key(suffix)
 
-    return Lying(architecture=architecture, keys=lies)
+    return Lying(architecture=architecture, keys=lies, **sizes)
 
 
 @pytest.mark.parametrize("values", [DIVISORS[:3], DIVISORS * 0, DIVISORS * np.nan])

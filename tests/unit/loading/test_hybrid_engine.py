@@ -1,4 +1,6 @@
-"""A model with recurrent layers in a whole engine: conversations go on from their states, and drafts change nothing."""
+"""Models with recurrent layers, and with no others, in a whole engine: conversations go on from their states, and
+drafts change nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from stoker.loading.choosing import measure
 from tests.tiny_models import TinyModel, write_tiny_model
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = TinyModel(architecture="qwen35", type="Q8_0", has_head=False)
+@pytest.fixture(scope="module", params=["qwen35", "mamba2"])
+def path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    model = TinyModel(architecture=request.param, type="Q8_0", has_head=False)
     return write_tiny_model(tmp_path_factory.mktemp("tiny") / "m.gguf", model)
 
 

@@ -148,6 +148,25 @@ def test_what_is_taken_over_in_part_leaves_the_other_positions_as_they_are(kv_ty
     np.testing.assert_array_equal(owners, 1)
 
 
+@pytest.mark.parametrize("types", [("F32",), ("TQ2_0", "Q8_0")])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("mixers", [("attention",), ("none", "linear", "attention", "none", "linear", "none")])
+def test_norms_within_and_layers_without_attention(mixers: Sequence[str], threads: int, types: Sequence[str]) -> None:
+    """However a prompt is cut, by how many threads, and whichever rows are wanted."""
+    tiny = Tiny(
+        types=types, hidden_size=256, feed_forward_size=256, num_heads=4, head_size=64, mixers=mixers,
+        num_layers=2 * len(mixers), has_sub_norms=True, has_scales=True, has_biases=True,
+    )  # fmt: skip
+    built = build(tiny)
+    wanted = Slots(built.open(), built).all_logits(0, IDS)
+    slots = Slots(built.open(num_threads=threads), built)
+    for slot, sizes in enumerate([(1,), (2, 15, 16, 17, 50)]):
+        np.testing.assert_array_equal(slots.all_logits(slot, IDS, sizes), wanted)
+    rows = slots.step([(2, IDS[:60], 2), (3, IDS[:70], 0)])
+    np.testing.assert_array_equal(rows, wanted[58:60])
+    np.testing.assert_array_equal(slots.step([(3, IDS[70:], 4)]), wanted[96:])
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("wanted_rows", [0, 1, 4, 7])
 def test_rows_of_logits_not_asked_for_are_left_out_and_change_nothing(threads: int, wanted_rows: int) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tests.unit.native.tiny import Built, Reference, Slots, Tiny, build, token_ids
 
+WITHOUT_ATTENTION = ("none", "linear", "attention", "none", "linear", "none")
 VARIANTS = {
     "plain": Tiny(),
     "everything": Tiny(
@@ -30,7 +31,12 @@ VARIANTS = {
     "a bias of norms": Tiny(norm="rms_biased", has_post_norms=True),
     "a bias of the head": Tiny(vocab_size=37, is_tied=False, has_head_bias=True),
     "mixers side by side": Tiny(mixers=("attention", "mamba2"), num_layers=4, are_beside=True),
+    "norms within": Tiny(has_sub_norms=True, has_scales=True, has_biases=True, vocab_size=37),
+    "layers without attention": Tiny(mixers=WITHOUT_ATTENTION, num_layers=6, has_post_norms=True, has_biases=True),
     "chunks": Tiny(windows=(33, 0), has_chunks=True, rope_dim=8),
+    "KDA": Tiny(mixers=("kda", "attention", "kda"), num_layers=3, has_biases=True),
+    "Mamba 1": Tiny(mixers=("mamba", "attention", "mamba"), num_layers=3, has_biases=True),
+    "no attention": Tiny(mixers=("mamba", "none", "mamba2"), num_layers=3),
     "Mamba 2": Tiny(mixers=("mamba2", "attention", "mamba2"), num_layers=3),
 }  # fmt: skip
 

@@ -11,14 +11,19 @@ from stoker import _native
 from tests.unit.native.golden import MODELS
 from tests.unit.native.tiny import Built, Slots, build, token_ids
 
-BUILT = build(MODELS["states"])
+BUILT, OTHER = build(MODELS["states"]), build(MODELS["scans"])
 IDS = token_ids(80, BUILT.tiny)
 
 
+@pytest.fixture(params=[BUILT, OTHER], ids=["states", "scans"])
+def built(request: pytest.FixtureRequest) -> Built:
+    return request.param
+
+
 @pytest.mark.parametrize("kernels", _native.kernel_names())
-def test_chunks_company_and_threads_do_not_show(kernels: str) -> None:
-    wanted = Slots(BUILT.open(kernels="scalar"), BUILT).all_logits(0, IDS, [1])
-    slots = Slots(BUILT.open(kernels=kernels, num_threads=3), BUILT)
+def test_chunks_company_and_threads_do_not_show(built: Built, kernels: str) -> None:
+    wanted = Slots(built.open(kernels="scalar"), built).all_logits(0, IDS, [1])
+    slots = Slots(built.open(kernels=kernels, num_threads=3), built)
     found, at = [slots.step([(1, IDS[:7], 0), (2, IDS[:17], 17)])], 17
     for size in (1, 1, 33, 2, 26):
         rows = slots.step([(3, IDS[:size], 1), (2, IDS[at : at + size], size), (1, IDS[:1], 0)])
@@ -28,8 +33,8 @@ def test_chunks_company_and_threads_do_not_show(kernels: str) -> None:
     np.testing.assert_array_equal(np.concatenate(found), wanted)
 
 
-def test_a_state_goes_on_in_another_slot_and_decoder() -> None:
-    first, second = (Slots(BUILT.open(), BUILT) for _ in range(2))
+def test_a_state_goes_on_in_another_slot_and_decoder(built: Built) -> None:
+    first, second = (Slots(built.open(), built) for _ in range(2))
     wanted = first.step([(0, IDS[:40], 0), (1, IDS[:3], 1)])
     state = bytearray(first.decoder.state_bytes)
     first.decoder.export_state(0, state)
@@ -43,8 +48,8 @@ def test_a_state_goes_on_in_another_slot_and_decoder() -> None:
     np.testing.assert_array_equal(second.step([(2, IDS[40:50], 10)]), wanted)
 
 
-def test_a_sequence_goes_on_where_its_state_ends_or_begins_anew() -> None:
-    slots = Slots(BUILT.open(), BUILT)
+def test_a_sequence_goes_on_where_its_state_ends_or_begins_anew(built: Built) -> None:
+    slots = Slots(built.open(), built)
     wanted = slots.all_logits(0, IDS[:10])
     for wrong in (9, 11):
         slots.lengths[0] = wrong
@@ -57,9 +62,9 @@ def test_a_sequence_goes_on_where_its_state_ends_or_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 4])
-def test_a_slot_goes_back_to_what_was_kept(kept: int) -> None:
+def test_a_slot_goes_back_to_what_was_kept(built: Built, kept: int) -> None:
     """And on from there, as if what followed had never been."""
-    slots = Slots(BUILT.open(num_threads=2), BUILT)
+    slots = Slots(built.open(num_threads=2), built)
     wanted = slots.all_logits(0, IDS[:40])
     slots.step([(1, IDS[:20], 0)])
     slots.decoder.keep_states([(1, kept), (3, 1)])
@@ -74,8 +79,8 @@ def test_a_slot_goes_back_to_what_was_kept(kept: int) -> None:
             slots.decoder.roll_back_state(slot)
 
 
-def test_what_is_kept_is_forgotten_with_the_slot() -> None:
-    slots = Slots(BUILT.open(), BUILT)
+def test_what_is_kept_is_forgotten_with_the_slot(built: Built) -> None:
+    slots = Slots(built.open(), built)
     wanted = slots.all_logits(0, IDS[:10])
     slots.decoder.keep_states([(1, 0)])
     slots.step([(1, IDS[:5], 0)])
@@ -83,8 +88,8 @@ def test_what_is_kept_is_forgotten_with_the_slot() -> None:
     np.testing.assert_array_equal(slots.all_logits(1, IDS[:10], [4]), wanted)
 
 
-def test_states_that_do_not_exist_are_refused() -> None:
-    decoder = BUILT.open(num_states=2)
+def test_states_that_do_not_exist_are_refused(built: Built) -> None:
+    decoder = built.open(num_states=2)
     state = bytearray(decoder.state_bytes)
     for use in (
         lambda: decoder.export_state(2, state),
@@ -102,13 +107,13 @@ def test_states_that_do_not_exist_are_refused() -> None:
         with pytest.raises(ValueError, match="no such slot"):
             decoder.keep_states(rows)
     with pytest.raises(ValueError, match="no such slot"):
-        Slots(decoder, BUILT).step([(2, IDS[:2], 1)])
+        Slots(decoder, built).step([(2, IDS[:2], 1)])
 
 
-def changed(layer: int, **changes: Any) -> Built:
-    layers = list(BUILT.description["layers"])
+def changed(layer: int, of: Built = BUILT, **changes: Any) -> Built:
+    layers = list(of.description["layers"])
     layers[layer] = {**layers[layer], "recurrence": layers[layer]["recurrence"] | changes}
-    return Built(BUILT.tiny, BUILT.description | {"layers": layers}, BUILT.floats, BUILT.memory)
+    return Built(of.tiny, of.description | {"layers": layers}, of.floats, of.memory)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +140,27 @@ def changed(layer: int, **changes: Any) -> Built:
         changed(3, norm_size=100),
         changed(3, value_size=1 << 20),
         changed(3, num_key_heads=0),
+        changed(0, OTHER, num_key_heads=2),
+        changed(0, OTHER, decay=None),
+        changed(0, OTHER, wide_decay=None),
+        changed(0, OTHER, wide_gate=None),
+        changed(0, OTHER, step_bias=-1),
+        changed(0, OTHER, step_bias=1 << 40),
+        changed(0, OTHER, key_size=1 << 30),
+        changed(0, OTHER, num_heads=1 << 30),
+        changed(1, OTHER, num_heads=1 << 20),
+        changed(1, OTHER, num_heads=64),
+        changed(1, OTHER, num_key_heads=2),
+        changed(1, OTHER, value_size=2),
+        changed(1, OTHER, key_size=8),
+        changed(1, OTHER, key_size=48),
+        changed(1, OTHER, key_size=0),
+        changed(1, OTHER, low=None),
+        changed(1, OTHER, wide_decay=None),
+        changed(1, OTHER, key_norm=-1),
+        changed(1, OTHER, skip=-1),
+        changed(1, OTHER, decay_rate=-1),
+        changed(1, OTHER, decay_rate=1 << 40),
     ],
 )
 def test_a_recurrence_that_contradicts_itself_is_refused(built: Built) -> None:

@@ -66,6 +66,10 @@ class Tiny:
     """Positions see ahead, what norms give takes the place of the stream, and embeddings have a norm, too."""
     has_positions: bool = False
     """Vectors for positions, and one for all tokens, are added to embeddings."""
+    has_sub_norms: bool = False
+    """Of what attention gives, and of what `down` takes."""
+    has_scales: bool = False
+    """Of all matrices in layers."""
     has_slopes: bool = False
     """Scores fall with the distance."""
     has_streams: bool = False
@@ -100,7 +104,7 @@ class Built:
     memory: NDArray[np.uint8] = field(default_factory=lambda: aligned(0))
 
     def open(self, **options: Any) -> _native.Decoder:
-        num_states = 4 if set(self.tiny.mixers) != {"attention"} else 0
+        num_states = 4 if set(self.tiny.mixers) - set(_WITHOUT_STATE) else 0
         defaults: dict[str, Any] = {"num_pages": 80, "max_batch_tokens": 600, "num_threads": 1, "kv_type": "f32"}
         defaults["num_states"] = num_states
         return _native.Decoder(self.description, self.memory.data, **(defaults | options))
@@ -127,7 +131,7 @@ class Builder:
         self.floats[name] = values.astype(np.float64)
         return self.place(values.view(np.uint8))
 
-    def matrix(self, name: str, rows: int, columns: int) -> tuple[int, int, int, int, int]:
+    def matrix(self, name: str, rows: int, columns: int) -> tuple[int, int, int, int, int, int]:
         kind = self.tiny.types[self.num_matrices % len(self.tiny.types)]
         self.num_matrices += 1
         source = file_bytes(kind, rows, columns, self.rng)
@@ -138,7 +142,8 @@ class Builder:
         self.floats[name] = packed.weights.astype(np.float64)
         has_biases = {"embedding": False, "head": self.tiny.has_head_bias}.get(name, self.tiny.has_biases)
         bias = self.vector(f"{name}.bias", rows, wanted=has_biases)
-        return (packed.type, rows, columns, self.place(packed.packed), bias)
+        scale = self.vector(f"{name}.scale", 1, wanted=self.tiny.has_scales and "." in name, around=1)
+        return (packed.type, rows, columns, self.place(packed.packed), bias, scale)
 
 
 def build(tiny: Tiny) -> Built:
@@ -204,16 +209,26 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
     has_feed_forward = i % 2 == 1 or not t.are_beside
     missing = ("gate", "up", "down") if not has_feed_forward else ("up",) if t.activation in _WITHOUT_UP else ()
     matrices = {name: shape for name, shape in matrices.items() if name not in missing}
-    is_recurrent = t.mixer(i) != "attention"
-    matrices |= mixer_shapes(t.mixer(i), hidden) if is_recurrent else {}
+    is_recurrent = t.mixer(i) not in _WITHOUT_STATE
+    if is_recurrent:
+        left_out = ("query", "key") if t.mixer(i) == "mamba" else ()
+        matrices = {name: shape for name, shape in matrices.items() if name not in left_out}
+        matrices |= mixer_shapes(t.mixer(i), hidden)
+    if t.mixer(i) in ("none", "linear"):
+        matrices = {name: shape for name, shape in matrices.items() if name in ("gate", "up", "down")}
+        matrices |= {"query": (hidden, hidden)} if t.mixer(i) == "linear" else {}
     stream, head = (True, t.hidden_size), (False, t.head_size)
     norms = {
         "attention_norm": (*stream, i > 0 or not t.is_encoder), "feed_forward_norm": (*stream, True),
         "query_norm": (*head, t.has_head_norms), "key_norm": (*head, t.has_head_norms),
-        "post_attention_norm": (*stream, t.has_post_norms), "post_feed_forward_norm": (*stream, t.has_post_norms),
+        "mixed_norm": (False, heads, t.has_sub_norms and t.mixer(i) == "attention"),
+        "inner_norm": (False, inner, t.has_sub_norms and has_feed_forward),
+        "post_attention_norm": (*stream, t.has_post_norms and t.mixer(i) != "none"),
+        "post_feed_forward_norm": (*stream, t.has_post_norms),
     }  # fmt: skip
     return {
-        **dict.fromkeys(("mixed_gate", "gate", "up", "down", "inject_gate", "inject_output", "latent")),
+        **dict.fromkeys(("query", "key", "value", "output", "mixed_gate", "gate", "up", "down")),
+        **dict.fromkeys(("inject_gate", "inject_output", "latent")),
         "inject_norm": -1,
         "streams": None,
         "gate_cut": float("-inf"),
@@ -225,7 +240,7 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         **{name: b.matrix(f"{i}.{name}", *shape) for name, shape in matrices.items()},
         **{name: norm(b, f"{i}.{name}", *shape) for name, shape in norms.items()},
         "recurrence": recurrence(b, i, t.mixer(i)) if is_recurrent else None,
-        "num_heads": t.num_heads,
+        "num_heads": 0 if t.mixer(i) in ("none", "linear") else t.num_heads,
         "num_kv_heads": t.num_kv_heads,
         "head_size": t.head_size,
         "feed_forward_size": inner if has_feed_forward else 0,
@@ -261,6 +276,9 @@ def _experts(b: Builder, i: int) -> dict[str, Any]:
 
 
 _WITHOUT_UP = ("relu_squared", "gelu_alone", "gelu_tanh_alone", "xielu")
+_WITHOUT_STATE = ("attention", "none", "linear")
+_OF_PARTS = ("query_norm", "key_norm", "mixed_norm", "inner_norm")
+"""Norms that are not of the stream."""
 _XIELU = (0.8, 0.6, 0.5, -1e-6)
 _PLAIN = (
     "vocab_size", "hidden_size", "norm", "activation", "attention_scale", "attention_softcap", "embedding_scale",
@@ -293,20 +311,26 @@ class Reference:
             before = x if i % 2 == 0 or not t.are_beside else before
             n = self.norm(f"{i}.attention_norm", before)
             x = n if t.is_encoder else x
-            is_recurrent = t.mixer(i) != "attention"
-            y = self.linear(f"{i}.output", mixed(self, i, t.mixer(i), n) if is_recurrent else self.attention(i, n))
-            x = x + self.norm(f"{i}.post_attention_norm", y)
+            x = x + self.norm(f"{i}.post_attention_norm", self.mixed(i, n))
             if t.are_beside and i % 2 == 0:
                 continue
             m = self.norm(f"{i}.feed_forward_norm", x)
             x = m if t.is_encoder else x
             gate = self.linear(f"{i}.gate", m)
             up = gate if t.activation in _WITHOUT_UP else self.linear(f"{i}.up", m)
-            y = self.linear(f"{i}.down", self.activate(gate, up))
+            y = self.linear(f"{i}.down", self.norm(f"{i}.inner_norm", self.activate(gate, up)))
             if t.num_experts:
                 y = y / (1 + np.exp(-self.linear(f"{i}.experts.shared_gate", m))) + self.experts(i, m)
             x = x + self.norm(f"{i}.post_feed_forward_norm", y)
         return self.norm("output_norm", x)
+
+    def mixed(self, i: int, n: F64) -> F64:
+        mixer = self.t.mixer(i)
+        if mixer in ("none", "linear"):
+            return self.linear(f"{i}.query", n) if mixer == "linear" else np.zeros_like(n)
+        is_recurrent = mixer not in _WITHOUT_STATE
+        y = mixed(self, i, mixer, n) if is_recurrent else self.norm(f"{i}.mixed_norm", self.attention(i, n))
+        return self.linear(f"{i}.output", y)
 
     def logits(self, token_ids: Sequence[int]) -> F64:
         y = self.linear("embedding" if self.t.is_tied else "head", self.hidden(token_ids))
@@ -314,13 +338,13 @@ class Reference:
         return cap * np.tanh(y / cap) if cap else y
 
     def linear(self, name: str, x: F64) -> F64:
-        return x @ self.w[name].T + self.w.get(f"{name}.bias", 0.0)
+        return x @ self.w[name].T * self.w.get(f"{name}.scale", 1.0) + self.w.get(f"{name}.bias", 0.0)
 
     def norm(self, name: str, x: F64) -> F64:
         if name not in self.w:
             return x
         weight = self.w[name]
-        if self.t.norm.startswith("layer") and "query_norm" not in name and "key_norm" not in name:
+        if self.t.norm.startswith("layer") and not name.endswith(_OF_PARTS):
             x = x - x.mean(-1, keepdims=True)
         bias = weight[x.shape[-1] :] if len(weight) > x.shape[-1] else 0.0
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight[: x.shape[-1]] + bias

@@ -78,7 +78,7 @@ class NativeBackend:
     ) -> None:
         spec, layout, parts = plan_model(files, options.context_size)
         drafter = plan_drafter(draft_files, spec, layout, options.context_size) if draft_files else None
-        kv_type = choose_kv_type(options.kv_type, max(spec.head_sizes))
+        kv_type = choose_kv_type(options.kv_type, spec.largest_head)
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
         threads = plan_threads(num_threads(options))
@@ -96,14 +96,15 @@ class NativeBackend:
         self._weights = [weights] if head is None else [weights, head.weights]
         self._pages = KVPages.plan(self._info, window_of(spec))
         decoders = open_decoders(spec, head, weights, self._info, self._pages, kv_type, threads)
-        self._decoders = [decoder for decoder in decoders if decoder.page_bytes]
-        """Of which a page has its parts, one after the other: the model, and its draft head."""
         decoder = decoders[0]
+        self._decoders = [part for part in decoders if part.page_bytes]
+        """Of which a page has its parts, one after the other: the model, and its draft head. None of a model without
+        attention."""
         self._decoder: _native.Decoder | None = decoder
         self._page_bytes, self._num_touched = sum(part.page_bytes for part in self._decoders), 0
         self._state_bytes = decoder.state_bytes
         self._tails = StateTails(decoder) if self._state_bytes else None
-        self._info = with_sizes(self._info, self._decoders, head)
+        self._info = with_sizes(self._info, decoders, head)
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
@@ -187,7 +188,7 @@ class NativeBackend:
         The kernel clears memory on its first use, which takes longer than filling it.
         """
         most = self._info.least_kv_tokens // PAGE_TOKENS if self._info.most_kv_tokens else self._pages.num_pages
-        first, last = self._num_touched, min(num_bytes // self._page_bytes, most)
+        first, last = self._num_touched, min(num_bytes // max(1, self._page_bytes), most)
         if self._decoder is not None and last > first:
             self._num_touched = last
             for part in self._decoders:
@@ -409,7 +410,7 @@ def _model_info(
             copies_whole=not is_whole,
             shares_cells=True,
             can_export=True,
-            exports_apart=not is_whole,
+            exports_apart=not is_whole and bool(spec.kv_head_sizes),
         ),
         tile_rows=_TILE_ROWS,
         kv_format=kv_format(spec.ropes, kv_type) + ("" if windows is None else f" window {window_of(spec)}"),

@@ -1,7 +1,7 @@
 """From a spec and a layout to what the C++ decoder is told: plain numbers, tuples and tables, no names of tensors.
 
 ```
-matrix   (type, rows, columns, offset, offset of the bias or -1), or None where there is none
+matrix   (type, rows, columns, offset, offset of the bias or -1, that of the scale or -1), or None where there is none
          offsets in bytes from the beginning of the memory
 norm     offset, or -1 where there is none
 ```
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 from math import inf
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linea
 from stoker.backends.native.layout import Layout
 from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import DecoderSpec, Heads, Join, Layer, LayerInputs
+
+_Matrix: TypeAlias = tuple[int, int, int, int, int, int]
 
 _NOTHING = -1
 _XIELU_NUMBERS = 4
@@ -91,7 +93,8 @@ def _join(layout: Layout, join: Join) -> dict[str, object]:
 def _layer(layout: Layout, layer: Layer, index: int) -> dict[str, object]:
     heads = layer.heads or _NO_HEADS
     linears = ("query", "key", "value", "output", "mixed_gate", "gate", "up", "down")
-    norms = ("attention_norm", "query_norm", "key_norm", "sinks", "post_attention_norm", "feed_forward_norm")
+    before = ("attention_norm", "query_norm", "key_norm", "sinks", "mixed_norm", "post_attention_norm")
+    norms = (*before, "feed_forward_norm", "inner_norm", "post_feed_forward_norm", "output_norm")
     return {
         "num_heads": heads.num,
         "num_kv_heads": heads.num_kv,
@@ -112,7 +115,7 @@ def _layer(layout: Layout, layer: Layer, index: int) -> dict[str, object]:
         "xielu": (0.0,) * _XIELU_NUMBERS if layer.xielu is None else astuple(layer.xielu),
         "experts": None if layer.experts is None else _experts(layout, layer.experts),
         **{name: _matrix(layout, getattr(layer, name)) for name in linears},
-        **{name: _norm(layout, getattr(layer, name)) for name in (*norms, "post_feed_forward_norm", "output_norm")},
+        **{name: _norm(layout, getattr(layer, name)) for name in norms},
         "rope": layer.rope,
         "window": layer.window or 0,
         "is_chunked": layer.is_chunked,
@@ -149,11 +152,13 @@ def _injection(layout: Layout, injection: Injection | None) -> dict[str, object]
 def _recurrence(layout: Layout, recurrence: Recurrence) -> dict[str, object]:
     plain = ("taps", "num_heads", "num_key_heads", "key_size", "value_size", "are_interleaved", "norm_size", "norm_eps")
     norms = ("convolution", "convolution_bias", "step_bias", "decay_rate", "skip", "norm")
+    norms += ("low_norm", "key_norm", "query_norm")
+    linears = ("decay", "beta", "low", "wide_decay", "wide_gate")
     return {
         "mixer": recurrence.mixer.value,
         **{name: getattr(recurrence, name) for name in plain},
         **{name: _norm(layout, getattr(recurrence, name)) for name in norms},
-        **{name: _matrix(layout, getattr(recurrence, name)) for name in ("decay", "beta")},
+        **{name: _matrix(layout, getattr(recurrence, name)) for name in linears},
     }
 
 
@@ -169,21 +174,20 @@ def _experts(layout: Layout, experts: Experts) -> dict[str, object]:
     }
 
 
-def _matrix(layout: Layout, linear: Linear | None) -> tuple[int, int, int, int, int] | None:
+def _matrix(layout: Layout, linear: Linear | None) -> _Matrix | None:
     if linear is None:
         return None
     place = layout.matrices[linear]
     bias = layout.biases[linear].offset if linear.bias else _NOTHING
-    return (place.type, place.rows, place.columns, place.offset, bias)
+    scale = layout.scales[linear].offset if linear.scale else _NOTHING
+    return (place.type, place.rows, place.columns, place.offset, bias, scale)
 
 
-def _end(
-    layout: Layout, spec: DecoderSpec, name: Literal["embedding", "head"]
-) -> tuple[int, int, int, int, int] | None:
+def _end(layout: Layout, spec: DecoderSpec, name: Literal["embedding", "head"]) -> _Matrix | None:
     if name not in spec.lent:
         return _matrix(layout, getattr(spec, name))
     place = layout.lent[name]
-    return (place.type, place.rows, place.columns, place.offset, _NOTHING)
+    return (place.type, place.rows, place.columns, place.offset, _NOTHING, _NOTHING)
 
 
 def _norm(layout: Layout, norm: Norm | None) -> int:

@@ -48,7 +48,7 @@ class NativeEncoder:
         progress: PackProgress | None = None,
     ) -> None:
         spec, layout, parts = plan_model(files, options.context_size)
-        kv_type = choose_kv_type(options.kv_type, max(spec.head_sizes))
+        kv_type = choose_kv_type(options.kv_type, spec.largest_head)
         threads = plan_threads(num_threads(options))
         is_spread = spread_memory()
         weights = load_weights(

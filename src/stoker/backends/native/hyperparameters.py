@@ -66,7 +66,7 @@ class Hyperparameters:
         self.hidden_size = self.integer("embedding_length")
         num_heads = self.counts_of_layers("attention.head_count", low=0)
         self.num_heads = max(num_heads)
-        if not self.num_heads:
+        if not self.num_heads and not self.integer("ssm.inner_size", 0, low=0):
             self.fail(f"`{self._file.own_key('attention.head_count')}` is 0")
         num_kv_heads = self.counts_of_layers("attention.head_count_kv", num_heads, low=0)
         self.num_experts = self.integer("expert_count", 0, low=0, high=_MAX_EXPERTS)
@@ -75,7 +75,8 @@ class Hyperparameters:
             "attention.layer_norm_rms_epsilon", self.optional_number("attention.layer_norm_epsilon")
         )
         self.trained_context = self._trained_context()
-        self.head_size = self.integer("attention.key_length", max(1, self.hidden_size // self.num_heads))
+        usual_size = max(1, self.hidden_size // self.num_heads) if self.num_heads else _HEAD_GRANULE
+        self.head_size = self.integer("attention.key_length", usual_size)
         self.heads = [
             Heads(num=num, num_kv=num_kv, size=size)
             for num, num_kv, size in zip(num_heads, num_kv_heads, self._head_sizes(), strict=True)
@@ -307,10 +308,15 @@ class Hyperparameters:
         return Norm(weight=tensor, size=num_rows * self.hidden_size, num_stacked=num_rows)
 
     def linear(self, stem: str, num_rows: int, num_columns: int, first_row: int = 0) -> Linear:
-        """The matrix `<stem>.weight`, with `<stem>.bias` if there is one."""
+        """The matrix `<stem>.weight`, with `<stem>.bias` if there is one, and, in a layer, `<stem>.scale`."""
         bias = f"{stem}.bias" if self.has(f"{stem}.bias") else None
         return Linear(
-            weight=f"{stem}.weight", num_rows=num_rows, num_columns=num_columns, first_row=first_row, bias=bias
+            weight=f"{stem}.weight",
+            num_rows=num_rows,
+            num_columns=num_columns,
+            first_row=first_row,
+            bias=bias,
+            scale=self._scale_of(stem),
         )
 
     def norm(self, stem: str, size: int | None = None, *, scale: float = 1.0) -> Norm:
@@ -336,7 +342,7 @@ class Hyperparameters:
     def stacked(self, stem: str, num_rows: int, num_columns: int) -> Linear:
         """The matrices of all experts, `num_rows` each, as one."""
         plain = self.linear(stem, num_rows * self.num_experts, num_columns)
-        return replace(plain, num_stacked=self.num_experts)
+        return replace(plain, num_stacked=self.num_experts, scale=None)
 
     def refuse(self, what: str) -> NoReturn:
         """Raises ModelUnsupported."""
@@ -348,6 +354,11 @@ class Hyperparameters:
     def fail(self, what: str) -> NoReturn:
         """Raises ModelFileInvalid."""
         raise ModelFileInvalid(f"{self._file.path} cannot be used: {what}", path=str(self._file.path))
+
+    def _scale_of(self, stem: str) -> str | None:
+        """A vector of this name is something else."""
+        entry = self._parts.tensors.get(f"{stem}.scale")
+        return entry.name if entry is not None and stem.startswith("blk.") and entry.shape == (1,) else None
 
     def _expert_sizes(self) -> list[int] | None:
         if not self.num_experts or not self._file.get_ints(self._file.own_key("expert_feed_forward_length")):

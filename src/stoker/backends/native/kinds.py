@@ -73,6 +73,12 @@ class Mixer(Enum):
     MAMBA2 = "mamba2"
     """`S = decay S + k (step v)ᵀ`, and each position gives `Sᵀ q + skip v`. q, k and v are convolved and go through
     SiLU; papers call them C, B and x."""
+    KDA = "kda"
+    """A delta net in which each element of a key has a decay of its own (Kimi Delta Attention, arXiv:2510.26692), and
+    whose gate goes through a sigmoid. Two matrices make the decays, and two the gate."""
+    MAMBA = "mamba"
+    """`S[n] = e^(step decay_rate[n]) S[n] + B[n] step x` of each channel, which gives `C S + skip x`. `value` gives x,
+    which is convolved and goes through SiLU; `low` makes B, C and what the steps are made of from that."""
 
 
 class HeadNorms(Enum):

@@ -13,7 +13,7 @@ from stoker.backends.native.kinds import Mixer, Routing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """`weight @ x + bias`: some consecutive rows of a matrix in the file, so that fused matrices can be taken apart."""
+    """`weight @ x * scale + bias`: some consecutive rows of a matrix in the file, which takes fused matrices apart."""
 
     weight: str
     """Name of a tensor of shape (columns, at least `first_row + num_rows`), in the file's order."""
@@ -22,6 +22,8 @@ class Linear:
     first_row: int = 0
     bias: str | None = None
     """Name of a vector; its elements `first_row` … belong to these rows."""
+    scale: str | None = None
+    """Name of a tensor of one number, by which the products are multiplied before the bias is added."""
     num_stacked: int = 1
     """Of how many equal matrices, one below the other, the tensor consists; then it has one more dimension."""
     run: int = 0
@@ -60,6 +62,13 @@ class Norm:
     """Of a convolution: so many weights for each channel, which lie together in the file. Packed tap by tap."""
     bias: str | None = None
     """Name of another vector of this size, packed behind it."""
+    behind: tuple[str, ...] = ()
+    """Names of further tensors of the same shape, which are a part of the vector: of channels of a convolution."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the tensors that the vector consists of, without the bias."""
+        return () if self.weight is None else (self.weight, *self.behind)
 
     @property
     def num_floats(self) -> int:
@@ -143,7 +152,7 @@ class Recurrence:
     convolution: Norm
     convolution_bias: Norm | None = None
     num_heads: int = 0
-    """Of a scan, each with a state of its own; 0 = none, and nothing below is there."""
+    """Of a scan, each with a state of its own, or channels of Mamba 1; 0 = none, and nothing below is there."""
     num_key_heads: int = 0
     """Heads of queries and of keys. Divides `num_heads`."""
     key_size: int = 0
@@ -153,6 +162,16 @@ class Recurrence:
     """The heads h, h + num_key_heads, … share those of queries and keys; otherwise neighbors do."""
     decay: Linear | None = None
     beta: Linear | None = None
+    low: Linear | None = None
+    """Of Mamba 1: what the steps are made of, B and C, from what is convolved."""
+    wide_decay: Linear | None = None
+    """Of KDA, behind `decay`; of Mamba 1, behind the first rows of `low`, with the bias of the steps."""
+    wide_gate: Linear | None = None
+    """Of KDA, behind `mixed_gate`."""
+    low_norm: Norm | None = None
+    """With `key_norm` and `query_norm`: of what the steps are made of, of B, and of C, or of none of them."""
+    key_norm: Norm | None = None
+    query_norm: Norm | None = None
     step_bias: Norm | None = None
     decay_rate: Norm | None = None
     skip: Norm | None = None
@@ -165,11 +184,13 @@ class Recurrence:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        return tuple(linear for linear in (self.decay, self.beta) if linear is not None)
+        places = (self.decay, self.beta, self.low, self.wide_decay, self.wide_gate)
+        return tuple(linear for linear in places if linear is not None)
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        places = (self.convolution, self.convolution_bias, self.step_bias, self.decay_rate, self.skip, self.norm)
+        steps = (self.step_bias, self.decay_rate, self.skip, self.norm, self.low_norm, self.key_norm, self.query_norm)
+        places = (self.convolution, self.convolution_bias, *steps)
         return tuple(norm for norm in places if norm is not None)
 
     @property

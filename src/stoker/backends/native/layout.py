@@ -61,6 +61,8 @@ class Layout:
     norms: Mapping[Norm, PlacedVector]
     biases: Mapping[Linear, PlacedVector]
     """Of those matrices that have one."""
+    scales: Mapping[Linear, PlacedVector]
+    """Likewise."""
     num_bytes: int
     lent: Mapping[str, PlacedMatrix] = field(default_factory=dict[str, PlacedMatrix])
     """Of a draft head, those of `DecoderSpec.lent`, in the packed memory of the model."""
@@ -92,14 +94,16 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts, lender: Layout | None = No
     norms: dict[Norm, PlacedVector] = {}
     for norm in spec.norms:
         if norm not in norms:
-            first = norm.taps or norm.size // norm.num_stacked
-            for name in (norm.weight, norm.bias):
+            size = norm.size // max(1, len(norm.parts))
+            first = norm.taps or size // norm.num_stacked
+            for name in (*norm.parts, norm.bias):
                 if name is not None:
-                    _check_vector(parts, name, first, norm.size // first)
+                    _check_vector(parts, name, first, size // first)
             norms[norm] = place.vector(norm.num_floats)
     biases = {linear: place.vector(linear.num_rows) for linear in matrices if linear.bias}
     lent = {} if lender is None else {name: lender.matrices[getattr(spec, name)] for name in spec.lent}
-    return Layout(matrices, norms, biases, place.end, lent)
+    scales = {linear: place.vector(1) for linear in matrices if linear.scale}
+    return Layout(matrices, norms, biases, scales, place.end, lent)
 
 
 def _packed_type(linear: Linear, entry: TensorEntry) -> int:
@@ -132,8 +136,8 @@ class _Place:
 
 def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
     linears = spec.linears
-    used = {linear.weight for linear in linears} | {linear.bias for linear in linears} | spec.unused
-    used |= {norm.weight for norm in spec.norms} | {norm.bias for norm in spec.norms}
+    used = {name for linear in linears for name in (linear.weight, linear.bias, linear.scale)} | spec.unused
+    used |= {name for norm in spec.norms for name in (*norm.parts, norm.bias)}
     more = sorted(parts.tensors.keys() - used)
     unknown = [name for name in more if not _changes_nothing(parts, name)]
     if more and not unknown:
@@ -173,6 +177,8 @@ def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> 
         )
     if linear.bias:
         _check_vector(parts, linear.bias, rows, stacked)
+    if linear.scale:
+        _check_vector(parts, linear.scale, 1)
     return entry
 
 

@@ -66,13 +66,14 @@ def open_decoders(
 def with_sizes(info: ModelInfo, decoders: Sequence[_native.Decoder], head: HeadParts | None) -> ModelInfo:
     """With what the decoders, a model's and perhaps its draft head's, keep of a token and of a slot."""
     (model, *heads), windows = decoders, info.windows
+    keeps_some = any(head.page_bytes for head in heads)
     if windows is not None:
         windows = replace(windows, bytes_per_cell=model.window_page_bytes // PAGE_TOKENS)
     return replace(
         info,
         kv_bytes_per_token=sum(decoder.page_bytes for decoder in decoders) // PAGE_TOKENS,
         state_bytes_per_slot=2 * model.state_bytes,
-        kv_format=f"{info.kv_format} with {head.name}" if head is not None and heads else info.kv_format,
+        kv_format=f"{info.kv_format} with {head.name}" if head is not None and keeps_some else info.kv_format,
         windows=windows,
     )
 

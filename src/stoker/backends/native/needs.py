@@ -71,7 +71,7 @@ def kv_bytes_by_type(
 
 
 def _kept_bytes(spec: DecoderSpec, kv_type: KVType | None, *, with_head: bool) -> int:
-    chosen = choose_kv_type(kv_type, max(spec.head_sizes))
+    chosen = choose_kv_type(kv_type, spec.largest_head)
     if spec.sees_ahead:
         return 0
     head = () if spec.draft_head is None or not with_head else spec.draft_head.kv_head_sizes
@@ -80,7 +80,7 @@ def _kept_bytes(spec: DecoderSpec, kv_type: KVType | None, *, with_head: bool) -
 
 def head_kv_bytes(head: DecoderSpec, spec: DecoderSpec, kv_type: KVType | None) -> int:
     """What a draft head in a file of its own keeps of each token, in the types of the model that it drafts for."""
-    return _kv_bytes(head.kv_head_sizes, choose_kv_type(kv_type, max(spec.head_sizes)))
+    return _kv_bytes(head.kv_head_sizes, choose_kv_type(kv_type, spec.largest_head))
 
 
 def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
@@ -99,7 +99,7 @@ def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[in
     spec = describe_decoder(ModelParts(files), 1)
     if not has_window_pages(spec):
         return 0, 0
-    chosen = choose_kv_type(kv_type, max(spec.head_sizes))
+    chosen = choose_kv_type(kv_type, spec.largest_head)
     return _kv_bytes(window_head_sizes(spec), chosen), window_reach(window_of(spec))
 
 
@@ -162,9 +162,10 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
         ModelFileInvalid: the file contradicts itself.
     """
     spec = describe_decoder(ModelParts(files), 1)
-    most_shared = max(layer.heads.num // layer.heads.num_kv for layer in spec.layers if layer.heads is not None)
+    all_heads = [layer.heads for layer in spec.layers if layer.heads is not None]
+    most_shared = max((heads.num // heads.num_kv for heads in all_heads), default=0)
     rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, most_shared)
-    span_bytes = _PIECES_PER_THREAD * rows * 4 * (max(spec.head_sizes) + _TILE_ROWS)
+    span_bytes = _PIECES_PER_THREAD * rows * 4 * (spec.largest_head + _TILE_ROWS)
     of_experts = _COMPUTE_ROWS * max((_expert_bytes(layer.experts, spec) for layer in spec.layers), default=0)
     of_rows = of_experts + _COMPUTE_ROWS * _stream_bytes(spec)
 

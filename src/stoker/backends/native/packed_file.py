@@ -71,7 +71,8 @@ def fingerprint(parts: ModelParts, layout: Layout) -> str:
         for part in samples_of(file):
             digest.update(part)
     digest.update(f"{_native.LAYOUT_VERSION} {layout.num_bytes} ".encode())
-    for key, place in (*layout.matrices.items(), *layout.norms.items(), *layout.biases.items()):
+    vectors = (*layout.norms.items(), *layout.biases.items(), *layout.scales.items())
+    for key, place in (*layout.matrices.items(), *vectors):
         digest.update(f"{key} {place}\n".encode())
     return digest.hexdigest()[:40]
 

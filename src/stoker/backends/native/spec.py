@@ -57,7 +57,8 @@ class Layer:
     x += post_feed_forward_norm(down(activation(gate(m)) * up(m)))                   where m = feed_forward_norm(x)
     ```
 
-    A norm that is missing changes nothing.
+    A norm that is missing changes nothing. Without heads and without a recurrence, what is added in place of attention
+    is `query(n)`, and there is no output; or nothing is, if there is no query either.
     """
 
     heads: Heads | None
@@ -65,7 +66,7 @@ class Layer:
     recurrence: Recurrence | None = None
     """What is there in its place."""
     attention_norm: Norm | None
-    query: Linear
+    query: Linear | None
     key: Linear | None
     """With `value` missing where the layer sees the keys and values of another one."""
     value: Linear | None
@@ -80,7 +81,9 @@ class Layer:
     norms_values: bool = False
     """Values have a norm over each head, too, without weights."""
     head_norms: HeadNorms = HeadNorms.BEFORE_ROPE
-    output: Linear
+    mixed_norm: Norm | None = None
+    """Of all that attention gives, before `output`."""
+    output: Linear | None
     mixed_gate: Linear | None = None
     """By its sigmoid what attention gives is multiplied, or by its SiLU what a recurrence gives."""
     post_attention_norm: Norm | None = None
@@ -91,6 +94,8 @@ class Layer:
     """With `up` and `down` the block of all rows; None beside experts, or without any feed-forward."""
     up: Linear | None
     down: Linear | None
+    inner_norm: Norm | None = None
+    """Of what `down` takes; not of experts."""
     xielu: Xielu | None = None
     """Of that activation."""
     experts: Experts | None = None
@@ -137,8 +142,11 @@ class Layer:
             self.latent,
             self.gate_cut,
             self.output_norm,
+            self.mixed_norm,
+            self.inner_norm,
         )
-        return any(part is not None for part in parts) or self.norms_values or self.output_scale != 1
+        has_scale = any(linear.scale for linear in self.linears)
+        return any(part is not None for part in parts) or self.norms_values or self.output_scale != 1 or has_scale
 
     @property
     def places(self) -> tuple[Linear | None, ...]:
@@ -161,8 +169,10 @@ class Layer:
             self.query_norm,
             self.key_norm,
             self.sinks,
+            self.mixed_norm,
             self.post_attention_norm,
             self.feed_forward_norm,
+            self.inner_norm,
             self.post_feed_forward_norm,
             self.output_norm,
             None if self.injection is None else self.injection.norm,
@@ -356,9 +366,9 @@ class DecoderSpec:
         return next(layer.heads for layer in self.layers if layer.heads is not None)
 
     @property
-    def head_sizes(self) -> frozenset[int]:
-        """Of any layer."""
-        return frozenset(layer.heads.size for layer in self.layers if layer.heads is not None)
+    def largest_head(self) -> int:
+        """The size of the largest head of any layer; 0 = no layer has attention."""
+        return max((layer.heads.size for layer in self.layers if layer.heads is not None), default=0)
 
     @property
     def kv_head_sizes(self) -> tuple[int, ...]:

@@ -256,16 +256,20 @@ def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
 def _norm_weights(parts: ModelParts, norm: Norm) -> NDArray[np.float32]:
     if norm.weight is None:
         return np.ones(norm.size, dtype=np.float32)
-    rows = plain_rows(parts.tensors[norm.weight], parts.tensor_data(norm.weight))
-    return rows.reshape(-1).astype(np.float32)
+    found = [plain_rows(parts.tensors[name], parts.tensor_data(name)).reshape(-1) for name in norm.parts]
+    return np.concatenate(found, dtype=np.float32)
 
 
 def _vectors(parts: ModelParts, layout: Layout) -> Iterator[tuple[NDArray[np.float32], PlacedVector]]:
     for norm, place in layout.norms.items():
-        values = _norm_weights(parts, norm) * np.float32(norm.scale)
+        with np.errstate(invalid="ignore"):  # of a damaged file they may be anything
+            values = _norm_weights(parts, norm) * np.float32(norm.scale)
         if norm.bias is not None:
             values = np.concatenate([values, parts.floats(norm.bias)])
         yield values.reshape(-1, norm.taps).T if norm.taps else values, place
     for linear, place in layout.biases.items():
         assert linear.bias is not None
         yield parts.floats(linear.bias)[linear.rows_in_file()], place
+    for linear, place in layout.scales.items():
+        assert linear.scale is not None
+        yield parts.floats(linear.scale), place

@@ -35,10 +35,10 @@ def decoder(model: Hyperparameters, *, ropes: tuple[Rope, ...], layers: tuple[La
         more: whatever is different, by the names of `DecoderSpec`.
 
     Raises:
-        ModelUnsupported: no layer has attention.
+        ModelUnsupported: no layer sees other positions.
     """
-    if all(layer.heads is None for layer in layers):
-        model.refuse("no layer has attention")
+    if all(layer.heads is None and layer.recurrence is None for layer in layers):
+        model.refuse("no layer has attention, or a state in its place")
     if not model.flag("attention.causal", default=True) and not more.get("sees_ahead"):
         if any(layer.window or layer.recurrence for layer in layers):
             model.refuse("it has layers that do not see ahead")
@@ -254,13 +254,14 @@ def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:
     block, heads = f"blk.{index}", model.heads[index]
     if not heads.num or not heads.num_kv:
         model.fail(f"layer {index} has no heads of keys and values")
-    query, key, value = _query_key_value(model, block, heads)
+    query, key, value = query_key_value(model, block, heads)
     output = model.linear(f"{block}.attn_output", model.hidden_size, heads.num * heads.size)
     return {"heads": heads, "query": query, "key": key, "value": value, "output": output}
 
 
-def _query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Linear, Linear, Linear]:
-    """
+def query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Linear, Linear, Linear]:
+    """The matrices of queries, keys and values of these heads, which may be one in the file.
+
     ```
     blk.0.attn_qkv:  [ rows of queries | rows of keys | rows of values ]
     ```

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NAMES: Mapping[str, str] = {
-    "no layer has attention": "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7",
-    "mixers that have no kernels here": "bailingmoe3 jamba kimi-linear minimax-01 plamo2 qwen4exp",
+    "mixers that have no kernels here": ("arwkv7 bailingmoe3 minimax-01 plamo2 qwen4exp rwkv6 rwkv6qwen2 rwkv7"),
     "an encoder and a decoder": "t5 t5encoder",
     "texts are not written from left to right": "dream llada llada-moe rnd1",
     "images or sounds, not text": "clip pockettts qwen3tts wavtokenizer-dec",
@@ -16,7 +15,7 @@ _NAMES: Mapping[str, str] = {
         "arctic dbrx deepseek32 deepseek4 glm-dsa glm5-next grok hy_v3 hy_v4 kimi-k3 mimo2 minimax-m3 mistral4 step35"
     ),
     "parts that no other architecture has": (
-        "bitnet bloom chameleon codeshell cogvlm cohere2moe deci deepseek2-ocr dots3note graniteswitch "
+        "bloom chameleon codeshell cogvlm cohere2moe deepseek2-ocr dots3note graniteswitch "
         "grovemoe hrm_text jais laguna maple mpt muse-glimmer openelm plamo "
         "plamo3 refact spark2_5 talkie"
     ),

@@ -34,7 +34,8 @@ class Sizes:
             ModelFileInvalid: sizes contradict one another.
         """
         vector, rotated = model.integer("attention.kv_lora_rank"), model.integer("rope.dimension_count")
-        if model.head_size != vector + rotated or model.heads[0].num_kv != 1:
+        has_one_key = all(heads.num_kv <= 1 for heads in model.heads)  # or none, in layers without attention
+        if model.head_size != vector + rotated or not has_one_key:
             model.fail(
                 f"a key of {model.head_size} elements cannot be {vector} latent ones and {rotated} that are rotated"
             )
