@@ -19,6 +19,7 @@ from stoker.export import export_model
 from stoker.models.cache import cache_dir
 from stoker.models.store import resolve
 from tests.bert_models import Bert, download_minilm, read_minilm, write_bert
+from tests.brief import examples
 from tests.waiting import BOUND_S
 
 
@@ -45,7 +46,9 @@ def pytest_unconfigure() -> None:
 # it takes to think of one.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Nor because of examples that no run before had: `--hypothesis-profile explore` looks for those.
-settings.register_profile("any machine", settings.get_profile("explore"), derandomize=True)
+settings.register_profile(
+    "any machine", settings.get_profile("explore"), derandomize=True, max_examples=examples(settings().max_examples)
+)
 settings.load_profile("any machine")
 
 

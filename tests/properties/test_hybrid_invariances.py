@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.brief import examples
 from tests.properties.test_native_invariances import Pool, check_answers
 from tests.tiny_models import TinyModel, write_tiny_model
 
@@ -26,7 +27,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     found.close()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None:
     for backend in pool.backends:

@@ -193,8 +193,7 @@ IDS = [1 + i % 11 for i in range(77)]
 def test_extreme_keys_and_values(
     columns: dict[str, dict[int, float]], bound: float, kv_type: str, kernels: str
 ) -> None:
-    built = with_tokens(ONE_LAYER, columns)
-    ids = [*IDS, 0, 0, 7]
+    built, ids = with_tokens(ONE_LAYER, columns), [*IDS, 0, 0, 7]
     rows = computed(built, ids, kv_type=kv_type, kernels=kernels)
     assert np.isfinite(rows).all()
     with np.errstate(under="ignore"):
