@@ -166,6 +166,7 @@ def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):
     asyncio.run(test())
 
 
+@pytest.mark.slow
 def test_a_model_drafts_for_another(smollm2_path: Path):
     """The model drafts for itself, so nearly everything comes out; rounding may differ between lengths of batches."""
 

@@ -34,6 +34,7 @@ def test_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None
         check_answers(pool, backend, seed)
 
 
+@pytest.mark.slow
 def test_the_random_runs_do_preempt_and_draft(pool: Pool) -> None:
     """The property above would be empty if nothing ever happened."""
     runs = [check_answers(pool, pool.backends[index], seed) for seed in range(12) for index in (0, 2)]

@@ -137,6 +137,7 @@ def test_onnx_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) ->
         check_answers(pool, backend, seed)
 
 
+@pytest.mark.slow
 def test_the_random_onnx_runs_do_preempt(pool: Pool) -> None:
     """The property above would be empty if nothing ever happened."""
     assert sum(check_answers(pool, pool.backends[0], seed) for seed in range(6)) > 1

@@ -286,6 +286,7 @@ def test_answers_do_not_depend_on_what_goes_wrong(seed: int) -> None:
         check_lives(seed, Path(root))
 
 
+@pytest.mark.slow
 def test_the_random_lives_do_read_and_do_fail(tmp_path: Path) -> None:
     """The property above would be empty if nothing ever happened."""
     counters = [found for seed in range(6) for found in check_lives(seed, tmp_path / str(seed))]
