@@ -49,6 +49,7 @@ def test_the_same_question_from_a_pipe_gets_the_same_answer(smollm2_path: Path) 
     assert by_pipe.stdout == by_argument.stdout
 
 
+@pytest.mark.slow
 def test_raw_continues_the_text(smollm2_path: Path) -> None:
     done = stoker("run", smollm2_path, "--raw", "1, 2, 3, 4, 5,", *SHORT)
     assert done.returncode == 0
@@ -69,6 +70,7 @@ def test_a_catalog_name_works_like_a_path(smollm2_path: Path) -> None:
     assert str(smollm2_path) in stoker("list", "--json").stdout.decode()
 
 
+@pytest.mark.slow
 def test_bad_model_files_are_named(smollm2_path: Path, tmp_path: Path) -> None:
     truncated, text = tmp_path / "truncated.gguf", tmp_path / "text.gguf"
     with smollm2_path.open("rb") as whole:
@@ -148,6 +150,7 @@ def test_ctrl_c_in_chat_stops_the_answer_and_not_the_program(smollm2_path: Path)
         assert terminal.exit_code() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_d_leaves_chat(smollm2_path: Path) -> None:
     with Terminal("chat", smollm2_path, "--ctx-size", "1024") as terminal:
         terminal.wait_for("/exit leaves")
@@ -178,6 +181,7 @@ def test_serve_says_when_it_is_ready_and_stops_when_asked(smollm2_path: Path) ->
             assert (process.stdout.read(), process.stderr.read()) == (b"", b"stopped\n")
 
 
+@pytest.mark.slow
 def test_serve_refuses_a_model_before_it_is_ready(tmp_path: Path) -> None:
     text = tmp_path / "text.gguf"
     text.write_text("I am no model.\n")

@@ -16,7 +16,7 @@ from stoker.core.scheduler import Scheduler
 from stoker.core.sequence import FinishReason, Sequence
 from stoker.core.slot_admission import SlotAdmission
 from stoker.core.waiting import WaitingQueue
-from tests.brief import examples
+from tests.brief import every, examples
 from tests.properties.test_scheduler_invariances import check_answers
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -254,7 +254,7 @@ def test_without_a_bug_nothing_is_caught() -> None:
     assert not is_caught(SEEDS[: examples(len(SEEDS))])
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", every(3, BUGS))
 def test_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[name](monkeypatch)
     monkeypatch.setattr("tests.harness.MAX_STEPS", 2000)

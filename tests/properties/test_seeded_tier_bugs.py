@@ -21,7 +21,7 @@ from stoker.core.sequence import Sequence
 from stoker.core.slot_admission import SlotAdmission
 from stoker.core.tiering import Tiering
 from stoker.engine.transfers import Transfers
-from tests.brief import examples
+from tests.brief import every, examples
 from tests.harness import ALL_TRAITS
 from tests.properties.test_tier_invariances import FaultyDisk, check_conversations, check_lives
 
@@ -222,7 +222,7 @@ def test_without_a_bug_nothing_is_caught() -> None:
     assert not is_caught(SEEDS[: examples(len(SEEDS))])
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", every(3, BUGS))
 def test_bug_in_the_tiers_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[name](monkeypatch)
     monkeypatch.setattr("tests.harness.MAX_STEPS", 2000)
