@@ -9,6 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Each worker has a core: matrices of references on several threads would wait for the other workers.
 test test-all: export OPENBLAS_NUM_THREADS := 1
+# A quarter of the random examples, see tests/brief.py; test-all tries every one.
+test: export STOKER_TEST_BRIEF := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-browser test-cluster test-gpu test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean

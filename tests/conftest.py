@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ from stoker.export import export_model
 from stoker.models.cache import cache_dir
 from stoker.models.store import resolve
 from tests.bert_models import Bert, download_minilm, read_minilm, write_bert
+from tests.brief import examples
 from tests.waiting import BOUND_S
 
 
@@ -26,6 +27,16 @@ def pytest_configure() -> None:
     """A shell without job control starts what is behind `&` deaf to Ctrl-C, and so would be all that tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: the garbage collector would look at ever more of it, and find nothing."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
@@ -45,7 +56,9 @@ def pytest_unconfigure() -> None:
 # it takes to think of one.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Nor because of examples that no run before had: `--hypothesis-profile explore` looks for those.
-settings.register_profile("any machine", settings.get_profile("explore"), derandomize=True)
+settings.register_profile(
+    "any machine", settings.get_profile("explore"), derandomize=True, max_examples=examples(settings().max_examples)
+)
 settings.load_profile("any machine")
 
 

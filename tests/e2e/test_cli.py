@@ -41,6 +41,7 @@ def test_run_answers_on_stdout_and_nothing_else(smollm2_path: Path) -> None:
     assert done.stdout.endswith(b"\n")
 
 
+@pytest.mark.slow
 def test_the_same_question_from_a_pipe_gets_the_same_answer(smollm2_path: Path) -> None:
     by_argument = stoker("run", smollm2_path, QUESTION, *SHORT)
     by_pipe = stoker("run", smollm2_path, *SHORT, stdin=QUESTION.encode() + b"\n")
@@ -48,12 +49,14 @@ def test_the_same_question_from_a_pipe_gets_the_same_answer(smollm2_path: Path) 
     assert by_pipe.stdout == by_argument.stdout
 
 
+@pytest.mark.slow
 def test_raw_continues_the_text(smollm2_path: Path) -> None:
     done = stoker("run", smollm2_path, "--raw", "1, 2, 3, 4, 5,", *SHORT)
     assert done.returncode == 0
     assert b"6, 7" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_base_model_continues_the_text_and_says_so(gemma3_path: Path) -> None:
     done = stoker("run", gemma3_path, "1, 2, 3, 4, 5,", *SHORT)
     assert done.returncode == 0
@@ -67,6 +70,7 @@ def test_a_catalog_name_works_like_a_path(smollm2_path: Path) -> None:
     assert str(smollm2_path) in stoker("list", "--json").stdout.decode()
 
 
+@pytest.mark.slow
 def test_bad_model_files_are_named(smollm2_path: Path, tmp_path: Path) -> None:
     truncated, text = tmp_path / "truncated.gguf", tmp_path / "text.gguf"
     with smollm2_path.open("rb") as whole:
@@ -85,9 +89,15 @@ def test_bad_model_files_are_named(smollm2_path: Path, tmp_path: Path) -> None:
         (["--max-tokens", "-2", "Hi"], b"", 2, "`max_tokens` must be"),
         (["--ctx-size", "64"], b"word " * 300, 2, "maximum context length is 64 tokens"),
         ([], b"\xff\xfe", 2, "not valid UTF-8"),
-        (["--backend", "onnx", "Hi"], b"", 3, "is a GGUF file, and the backend `onnx` runs ONNX folders"),
-        (["--no-such-option", "Hi"], b"", 2, "--no-such-option"),
-        (["--parallel", "300", "Hi"], b"", 2, "--parallel 300 is too high"),
+        pytest.param(
+            ["--backend", "onnx", "Hi"],
+            b"",
+            3,
+            "is a GGUF file, and the backend `onnx` runs ONNX folders",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["--no-such-option", "Hi"], b"", 2, "--no-such-option", marks=pytest.mark.slow),
+        pytest.param(["--parallel", "300", "Hi"], b"", 2, "--parallel 300 is too high", marks=pytest.mark.slow),
     ],
 )
 def test_bad_input_has_a_clear_error_and_a_code(
@@ -140,6 +150,7 @@ def test_ctrl_c_in_chat_stops_the_answer_and_not_the_program(smollm2_path: Path)
         assert terminal.exit_code() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_d_leaves_chat(smollm2_path: Path) -> None:
     with Terminal("chat", smollm2_path, "--ctx-size", "1024") as terminal:
         terminal.wait_for("/exit leaves")
@@ -170,6 +181,7 @@ def test_serve_says_when_it_is_ready_and_stops_when_asked(smollm2_path: Path) ->
             assert (process.stdout.read(), process.stderr.read()) == (b"", b"stopped\n")
 
 
+@pytest.mark.slow
 def test_serve_refuses_a_model_before_it_is_ready(tmp_path: Path) -> None:
     text = tmp_path / "text.gguf"
     text.write_text("I am no model.\n")

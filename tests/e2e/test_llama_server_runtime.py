@@ -106,6 +106,7 @@ def test_every_dialect_gives_the_same_answer(server: Server):
     assert native["content"] == expected.partition(" three")[0]
 
 
+@pytest.mark.slow
 def test_its_own_stop_its_own_template_and_every_parameter(server: Server):
     sampling: dict[str, Any] = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "seed": 7, "n": 2}
     sampling |= {"typical_p": 0.95, "top_n_sigma": 2, "repetition_penalty": 1.1, "presence_penalty": 0.1}
@@ -166,6 +167,7 @@ def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):
     asyncio.run(test())
 
 
+@pytest.mark.slow
 def test_a_model_drafts_for_another(smollm2_path: Path):
     """The model drafts for itself, so nearly everything comes out; rounding may differ between lengths of batches."""
 

@@ -104,6 +104,7 @@ def test_copy_and_delete(client: Any):
         client.delete(name)
 
 
+@pytest.mark.slow
 def test_create(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
     folder = tmp_path / "models"

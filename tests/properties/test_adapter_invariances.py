@@ -21,6 +21,7 @@ from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler
 from stoker.core.sequence import FinishReason, Sequence
 from tests import harness
+from tests.brief import examples
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request, random_requests
 from tests.unit.engine.writing_child import Folder
 from tests.waiting import BOUND_S
@@ -83,7 +84,7 @@ def check_many(num_seeds: int) -> None:
         check_answers(seed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_answer_is_the_one_that_its_adapters_give_alone(seed: int) -> None:
     check_answers(seed)

@@ -15,6 +15,7 @@ from stoker.core.sequence import CacheKey
 from stoker.engine.block_ledger import BlockLedger
 from stoker.engine.blocks_held import MEMORY, POOL, block_number
 from stoker.engine.question_messages import BlocksHeld, LookAtBlocks
+from tests.brief import examples
 from tests.harness import ALL_TRAITS, Loop, make_request
 from tests.properties.test_tier_invariances import CONTEXT, make_conversations, talk
 
@@ -95,7 +96,7 @@ def watched(rng: random.Random, every: int) -> Watched:
     return Watched(info, max_running=running, store=KVStore(rng.choice([30_000, 10**7])), every=every)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 1, 7]))
 def test_changes_add_up_to_what_is_held(seed: int, every: int) -> None:
     rng = random.Random(seed)

@@ -21,6 +21,7 @@ from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.engine.transfers import Transfers
 from stoker.models.gguf import read_gguf
 from tests import harness
+from tests.brief import examples
 from tests.harness import crowded_clock, make_request
 from tests.properties.test_native_invariances import Clumsy, update
 from tests.reference.native_runs import open_native
@@ -176,13 +177,14 @@ def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> Scheduler:
     return scheduler
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None:
     for backend in pool.backends:
         check_answers(pool, backend, seed)
 
 
+@pytest.mark.slow
 def test_the_random_runs_do_reuse_preempt_and_draft(pool: Pool) -> None:
     """The property above would be empty if nothing ever happened."""
     runs = [check_answers(pool, backend, seed) for seed in range(4) for backend in pool.backends]

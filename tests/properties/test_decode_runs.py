@@ -13,6 +13,7 @@ from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler
+from tests.brief import examples
 from tests.harness import ALL_TRAITS, Loop, crowded_clock, make_request
 
 CONTEXT = 80
@@ -105,7 +106,7 @@ def check_plans(seed: int) -> tuple[int, int]:
     return len(again_batches), num_repeated
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_is_planned_again_is_what_would_be_planned_anew(seed: int) -> None:
     check_plans(seed)

@@ -18,6 +18,7 @@ from stoker.core.sequence import FinishReason, Sequence
 from stoker.core.speculation import Speculation
 from stoker.errors import BackendError
 from tests import harness
+from tests.brief import examples
 from tests.harness import ALL_TRAITS, Loop, answer_alone, crowded_clock, random_requests
 
 CONTEXT = 80
@@ -112,14 +113,14 @@ def disturb(loop: Loop, rng: random.Random, requests: list[Request]) -> None:
         loop.scheduler.resume(rng.choice(requests).request_id)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.integers(0, 2**32))
 @example(212767)  # a prompt's end makes way for a decode, and is admitted again in the same step
 def test_answers_do_not_depend_on_drafts(seed: int) -> None:
     check_answers(seed)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_failing_draft_leaves_nothing_behind(seed: int) -> None:
     check_answers(seed, fails=True)

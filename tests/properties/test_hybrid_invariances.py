@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.brief import examples
 from tests.properties.test_native_invariances import Pool, check_answers
 from tests.tiny_models import TinyModel, write_tiny_model
 
@@ -29,13 +30,14 @@ def pool(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     found.close()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None:
     for backend in pool.backends:
         check_answers(pool, backend, seed)
 
 
+@pytest.mark.slow
 def test_the_random_runs_do_preempt_and_draft(pool: Pool) -> None:
     """The property above would be empty if nothing ever happened."""
     runs = [check_answers(pool, pool.backends[index], seed) for seed in range(12) for index in (0, 2)]

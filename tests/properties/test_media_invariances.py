@@ -21,6 +21,7 @@ from stoker.core.media_rows import MediaRows
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence
 from tests import harness
+from tests.brief import examples
 from tests.harness import ALL_TRAITS, Loop, crowded_clock, make_request
 
 CONTEXT = 80
@@ -126,7 +127,7 @@ def check_many(seeds: range) -> list[Loop]:
     return [check(seed) for seed in seeds]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32))
 def test_answers_depend_on_nothing_but_the_request(seed: int) -> None:
     check(seed)

@@ -23,6 +23,7 @@ from stoker.core.sequence import FinishReason, TokenEvent
 from stoker.core.speculation import Speculation
 from tests import harness
 from tests.adapter_files import random_pairs, write_adapter
+from tests.brief import examples
 from tests.harness import random_requests, verified
 from tests.reference.native_runs import open_native
 from tests.tiny_models import TinyModel, write_tiny_model
@@ -154,13 +155,14 @@ def update(scheduler: Scheduler, batch: Batch, logits: Logits) -> Iterator[tuple
         first += chunk.num_logits
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None:
     for backend in pool.backends:
         check_answers(pool, backend, seed)
 
 
+@pytest.mark.slow
 def test_the_random_runs_do_preempt_and_draft(pool: Pool) -> None:
     """The property above would be empty if nothing ever happened."""
     runs = [check_answers(pool, pool.backends[index], seed) for seed in range(12) for index in (0, 2)]

@@ -23,6 +23,7 @@ from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason
 from stoker.engine.transfers import Transfers
 from tests import harness
+from tests.brief import examples
 from tests.harness import random_requests
 from tests.onnx_models import TinyOnnx, write_graph
 from tests.onnx_runs import distance, open_backend
@@ -129,13 +130,14 @@ def check_answers(pool: Pool, backend: OnnxBackend, seed: int, store: KVStore | 
     return num_disturbed
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(5), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_onnx_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None:
     for backend in pool.backends:
         check_answers(pool, backend, seed)
 
 
+@pytest.mark.slow
 def test_the_random_onnx_runs_do_preempt(pool: Pool) -> None:
     """The property above would be empty if nothing ever happened."""
     assert sum(check_answers(pool, pool.backends[0], seed) for seed in range(6)) > 1

@@ -34,8 +34,12 @@ def counts_over_seeds(params: SamplingParams, row: np.ndarray) -> Counter[int]:
     ("params", "expected"),
     [
         (SamplingParams(temperature=1, top_k=0, top_p=1), PROBABILITIES),
-        (SamplingParams(temperature=0.5, top_k=0, top_p=1), PROBABILITIES**2),
-        (SamplingParams(temperature=1, top_k=4, top_p=1), PROBABILITIES * (PROBABILITIES > 0.12)),
+        pytest.param(SamplingParams(temperature=0.5, top_k=0, top_p=1), PROBABILITIES**2, marks=pytest.mark.slow),
+        pytest.param(
+            SamplingParams(temperature=1, top_k=4, top_p=1),
+            PROBABILITIES * (PROBABILITIES > 0.12),
+            marks=pytest.mark.slow,
+        ),
         (SamplingParams(temperature=1, top_k=0, top_p=0.85), PROBABILITIES * (PROBABILITIES > 0.06)),
         (SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0.4), PROBABILITIES * (PROBABILITIES > 0.12)),
     ],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.sampling.sampler import Choice, Sampler
+from tests.brief import examples
 
 NUM_STEPS = 4
 
@@ -75,7 +76,7 @@ def run(batch: list[Job]) -> list[list[Choice]]:
     return [list(choices) for choices in zip(*steps, strict=True)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(batch=jobs(), data=st.data())
 def test_batch_mates_and_their_order_change_nothing(batch: list[Job], data: st.DataObject) -> None:
     alone = [run([job])[0] for job in batch]
@@ -84,7 +85,7 @@ def test_batch_mates_and_their_order_change_nothing(batch: list[Job], data: st.D
     assert run([batch[i] for i in order]) == [alone[i] for i in order]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(batch=jobs(), pauses=st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=30, max_size=30))
 def test_a_row_that_is_left_out_of_some_steps_gives_the_same_answer_later(
     batch: list[Job], pauses: list[list[bool]]
@@ -102,7 +103,7 @@ def test_a_row_that_is_left_out_of_some_steps_gives_the_same_answer_later(
     assert found == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(jobs())
 def test_a_choice_is_possible_and_allowed(batch: list[Job]) -> None:
     for job, choices in zip(batch, run(batch), strict=True):

@@ -19,6 +19,7 @@ from stoker.sampling.candidates import largest_positions
 from stoker.sampling.exponential import exp, exp_sum
 from stoker.sampling.penalties import Penalties, TokenCounts
 from stoker.sampling.sampler import Choice, Sampler
+from tests.brief import examples
 from tests.unit.native.tiny import maxima_of
 
 KERNELS = _native.kernel_names()
@@ -151,7 +152,7 @@ def choices(
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(job=jobs())
 def test_choices_are_those_of_numpy(name: str, job: tuple[np.ndarray, list[SamplingParams], int]) -> None:
     before = job[0].tobytes()
@@ -163,7 +164,7 @@ def test_choices_are_those_of_numpy(name: str, job: tuple[np.ndarray, list[Sampl
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(guided=guided_jobs())
 def test_choices_of_constrained_rows_are_those_of_numpy(name: str, guided: Any) -> None:
     logits, params, seed, guides = guided
@@ -175,7 +176,7 @@ def test_choices_of_constrained_rows_are_those_of_numpy(name: str, guided: Any) 
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(data=st.data(), count=st.sampled_from([1, 2, 40, 1000]))
 def test_sums_and_ranks_are_those_of_numpy(name: str, data: st.DataObject, count: int) -> None:
     row = data.draw(logits_of(data.draw(st.sampled_from(VOCAB_SIZES))))[0]

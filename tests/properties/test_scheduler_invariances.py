@@ -17,6 +17,7 @@ from stoker.core.request import Request
 from stoker.core.sequence import FinishReason
 from stoker.errors import BackendError
 from tests import harness
+from tests.brief import examples
 from tests.harness import ALL_TRAITS, Loop, answer_alone, crowded_clock, random_requests
 
 CONTEXT = 80
@@ -82,7 +83,7 @@ def pause_or_resume(loop: Loop, rng: random.Random, requests: list[Request]) -> 
         loop.scheduler.resume(rng.choice(requests).request_id)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**32))
 def test_answers_depend_on_nothing_but_the_request(seed: int) -> None:
     check_answers(seed)
@@ -96,7 +97,7 @@ def test_the_random_runs_do_preempt_and_do_reuse() -> None:
     assert sum(loop.scheduler.num_cached_tokens for loop in loops) > 500
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_failing_step_ends_only_its_own_requests(seed: int) -> None:
     rng = random.Random(seed)

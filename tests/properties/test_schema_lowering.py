@@ -16,6 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarTooComplex, UnsupportedSchema
+from tests.brief import examples
 from tests.grammars import BYTES, Answers, accepts, random_text, read_json
 
 DIGITS = 20_000
@@ -97,7 +98,7 @@ def answers() -> Iterator[Answers]:
     answers.compiler.close()
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.data_too_large])
+@settings(max_examples=examples(250), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.data_too_large])
 @given(schemas(), schemas(), schemas(), st.integers(0, 2**32))
 def test_what_the_grammar_of_a_schema_lets_through_is_valid(
     answers: Answers, schema: Any, one: Any, other: Any, seed: int

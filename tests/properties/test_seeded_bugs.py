@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -16,6 +16,7 @@ from stoker.core.scheduler import Scheduler
 from stoker.core.sequence import FinishReason, Sequence
 from stoker.core.slot_admission import SlotAdmission
 from stoker.core.waiting import WaitingQueue
+from tests.brief import every, examples
 from tests.properties.test_scheduler_invariances import check_answers
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -240,9 +241,9 @@ def the_queue_loses_preempted_sequences(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(WaitingQueue, "push_front", lambda self, sequence: None)
 
 
-def is_caught() -> bool:
+def is_caught(seeds: Iterable[int] = SEEDS) -> bool:
     try:
-        for seed in SEEDS:
+        for seed in seeds:
             check_answers(seed)
     except (AssertionError, LookupError, ValueError, TypeError):
         return True
@@ -250,10 +251,10 @@ def is_caught() -> bool:
 
 
 def test_without_a_bug_nothing_is_caught() -> None:
-    assert not is_caught()
+    assert not is_caught(SEEDS[: examples(len(SEEDS))])
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", every(3, BUGS))
 def test_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[name](monkeypatch)
     monkeypatch.setattr("tests.harness.MAX_STEPS", 2000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from stoker.core.sequence import Sequence
 from stoker.core.slot_admission import SlotAdmission
 from stoker.core.tiering import Tiering
 from stoker.engine.transfers import Transfers
+from tests.brief import every, examples
 from tests.harness import ALL_TRAITS
 from tests.properties.test_tier_invariances import FaultyDisk, check_conversations, check_lives
 
@@ -198,9 +199,9 @@ def damage_on_the_disk_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Header, "check_content", lambda self, state: None)
 
 
-def is_caught() -> bool:
+def is_caught(seeds: Iterable[int] = SEEDS) -> bool:
     try:
-        for seed in SEEDS:
+        for seed in seeds:
             for traits in (RANGES, STATES, APART):
                 check_conversations(seed, traits)
     except (AssertionError, LookupError, ValueError, TypeError):
@@ -218,10 +219,10 @@ def is_caught_over_lives(root: Path) -> bool:
 
 
 def test_without_a_bug_nothing_is_caught() -> None:
-    assert not is_caught()
+    assert not is_caught(SEEDS[: examples(len(SEEDS))])
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", every(3, BUGS))
 def test_bug_in_the_tiers_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[name](monkeypatch)
     monkeypatch.setattr("tests.harness.MAX_STEPS", 2000)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.text.stop import StopMatcher
+from tests.brief import examples
 
 ALPHABET = "ab"
 STOPS = st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=5)
@@ -27,7 +28,7 @@ def longest_open_tail(stops: list[str], text: str) -> int:
     return max((n for n in range(1, len(text) + 1) if text[-n:] in beginnings), default=0)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(STOPS, PIECES)
 def test_equals_a_search_over_the_whole_text(stops: list[str], pieces: list[str]) -> None:
     matcher = StopMatcher(stops)
@@ -35,7 +36,7 @@ def test_equals_a_search_over_the_whole_text(stops: list[str], pieces: list[str]
     assert (output, matcher.matched) == slow_search(stops, "".join(pieces))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(STOPS, PIECES)
 def test_holds_back_exactly_what_may_still_become_a_stop_string(stops: list[str], pieces: list[str]) -> None:
     matcher = StopMatcher(stops)

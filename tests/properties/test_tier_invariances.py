@@ -28,6 +28,7 @@ from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.engine.transfers import Transfers
 from stoker.errors import BackendError
 from tests import harness
+from tests.brief import every, examples
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request
 from tests.waiting import BOUND_S
 
@@ -135,13 +136,13 @@ def check_conversations(seed: int, traits: CacheTraits | None = None) -> Loop:
     return loop
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**32))
 def test_answers_do_not_depend_on_what_was_evicted_and_restored(seed: int) -> None:
     check_conversations(seed)
 
 
-@pytest.mark.parametrize("traits", ALL_TRAITS)
+@pytest.mark.parametrize("traits", every(3, ALL_TRAITS))
 def test_the_random_conversations_are_restored_with_every_kind_of_model(traits: CacheTraits) -> None:
     """The property above would be empty if nothing ever came back."""
     loops = [check_conversations(seed, traits) for seed in range(8)]
@@ -278,13 +279,14 @@ def fail_rarely(rng: random.Random) -> None:
         raise BackendError("injected")
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.integers(0, 2**32))
 def test_answers_do_not_depend_on_what_goes_wrong(seed: int) -> None:
     with tempfile.TemporaryDirectory() as root:
         check_lives(seed, Path(root))
 
 
+@pytest.mark.slow
 def test_the_random_lives_do_read_and_do_fail(tmp_path: Path) -> None:
     """The property above would be empty if nothing ever happened."""
     counters = [found for seed in range(6) for found in check_lives(seed, tmp_path / str(seed))]

@@ -15,6 +15,7 @@ from stoker.models.vocabulary import read_vocabulary
 from stoker.text.tokenizer import encode_prompt
 from stoker.text.vocabulary import build_tokenizer
 from stoker.text.vocabulary.word_rules import word_rule, word_rule_names
+from tests.brief import mostly_slow
 from tests.reference.tokenizer_corpus import CORPUS, random_texts, repository_text
 from tests.reference.vocabulary_files import (
     BYTE,
@@ -67,7 +68,7 @@ def check(path: Path, texts: list[str]) -> Tokenizer:
     return written
 
 
-@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("model", mostly_slow(["smollm2", "gemma3"], ["smollm2"]))
 def test_real_vocabularies(model: str, request: pytest.FixtureRequest) -> None:
     ours = our_tokenizer(request.getfixturevalue(f"{model}_path"))
     folder: Path = request.getfixturevalue(f"{model}_folder")

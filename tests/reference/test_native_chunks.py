@@ -11,6 +11,7 @@ from gguf import GGUFReader
 
 from stoker.core.batch import Chunk, CopyPrefix, Truncate
 from stoker.errors import ModelFileInvalid, ModelUnsupported, StokerError
+from tests.brief import mostly_slow
 from tests.reference.native_reference import NativeReference
 from tests.reference.native_runs import all_rows, libllama_rows, open_native, relative_error, step
 from tests.tiny_models import TinyModel, write_tiny_model
@@ -24,7 +25,7 @@ def chunked(size: int | None, **more: Any) -> TinyModel:
     return TinyModel(architecture="llama4", num_experts=4, shared_size=32, num_layers=4, keys=keys, **more)
 
 
-@pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 511, 512, 513])
+@pytest.mark.parametrize("size", mostly_slow([1, 2, 31, 32, 33, 511, 512, 513], [1, 33, 512]))
 def test_chunks_end_where_they_should(tmp_path: Path, size: int) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", chunked(size))
     token_ids = np.random.default_rng(2).integers(0, 256, 1100).tolist()
@@ -52,6 +53,7 @@ def test_prompts_that_end_at_a_border(tmp_path: Path, length: int) -> None:
             np.testing.assert_array_equal(step(backend, Chunk(slot, length, rest, len(rest))), expected)
 
 
+@pytest.mark.slow
 def test_the_chunk_of_published_files_is_libllamas(tmp_path: Path) -> None:
     """Behind its border queries of the layers that see everything have grown, too."""
     few = {"num_heads": 2, "num_kv_heads": 1, "head_size": 32}

@@ -12,6 +12,7 @@ from stoker.backends.llama import EncoderOptions, LlamaEncoder
 from stoker.backends.native import NativeEncoder, NativeOptions
 from stoker.core.embedding import Piece, Pooling
 from stoker.models.gguf import read_gguf
+from tests.brief import slow_are
 from tests.reference.encoder_reference import EncoderReference
 from tests.tiny_encoders import TinyEncoder, write_encoder
 from tests.tiny_models import ALL_TYPES
@@ -76,7 +77,10 @@ def error_of(found: Any, wanted: Any) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
-@pytest.mark.parametrize("name", MODELS)
+MOST_TYPES = [f"type {name}" for name in ALL_TYPES if name not in ("F32", "Q8_0", "Q4_K", "IQ2_XS")]
+
+
+@pytest.mark.parametrize("name", slow_are(MOST_TYPES, MODELS))
 def test_embeddings_are_at_least_as_near_to_float64_as_libllamas(tmp_path: Path, name: str) -> None:
     model = MODELS[name]
     path = write_encoder(tmp_path / "m.gguf", model)

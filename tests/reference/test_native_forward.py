@@ -14,6 +14,7 @@ from gguf import GGUFReader
 from stoker.backends.native import KVType, kept_bytes
 from stoker.core.batch import Chunk, Truncate
 from stoker.models.gguf import read_gguf
+from tests.brief import mostly_slow, slow_are
 from tests.reference.libllama_reference import LibllamaReference
 from tests.reference.native_reference import NativeReference
 from tests.reference.native_runs import (
@@ -345,7 +346,14 @@ MODELS: dict[str, TinyModel] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+MOST_TYPES = [f"type {name}" for name in ALL_TYPES if name not in ("F16", "Q8_0", "Q4_K", "Q6_K", "IQ2_XS", "TQ2_0")]
+LARGE = ["gemma2, 27B", "exaone4, 32B", "baichuan", "qwen3moe, Q4_K", "llama4, Q4_K", "qwen35, Q4_K", "lfm2, Q4_K"]
+
+
+VARIANTS = [name for name in MODELS if ", " in name][::2]
+
+
+@pytest.mark.parametrize("name", slow_are({*MOST_TYPES, *LARGE, *VARIANTS}, MODELS))
 def test_no_farther_from_float64_than_libllama(tmp_path: Path, name: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
     rng = np.random.default_rng(0)
@@ -406,7 +414,7 @@ def test_prompts_that_end_at_tiles_pages_and_spans(tmp_path: Path, length: int) 
         assert relative_error(all_rows(backend, token_ids)[-1:], expected) < 2e-3
 
 
-@pytest.mark.parametrize("window", [1, 2, 31, 32, 33, 511, 512, 513])
+@pytest.mark.parametrize("window", mostly_slow([1, 2, 31, 32, 33, 511, 512, 513], [1, 33, 512]))
 def test_windows_end_where_they_should(tmp_path: Path, window: int) -> None:
     model = TinyModel(num_layers=1, architecture="gemma3", keys={"attention.sliding_window": window})
     path = write_tiny_model(tmp_path / "m.gguf", model)

@@ -12,6 +12,7 @@ from stoker.backends.native import kept_bytes
 from stoker.core.batch import Chunk, Truncate
 from stoker.errors import ModelFileInvalid, StokerError
 from stoker.models.gguf import read_gguf
+from tests.brief import mostly_slow
 from tests.reference.gemma3n_reference import Gemma3nReference
 from tests.reference.native_runs import (
     Rows,
@@ -49,14 +50,14 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 256, length).tolist()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, ["cut gates", "shared keys", "half floats"]))
 def test_no_farther_from_float64_than_libllama(tmp_path: Path, name: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
     prompts = [prompt(80, seed) for seed in range(4)]
     assert_no_farther_than_libllama(path, Gemma3nReference(path).logits, prompts, FAR)
 
 
-@pytest.mark.parametrize("name", ["cut gates", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("name", mostly_slow(["cut gates", "Q8_0", "Q4_K"], ["cut gates", "Q4_K"]))
 def test_bits_do_not_depend_on_how_a_prompt_is_cut_or_who_is_beside(tmp_path: Path, name: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
     assert_same_bits_however_cut(path, prompt(150))
@@ -145,7 +146,7 @@ def test_a_row_of_zeros_is_not_stretched(tmp_path: Path) -> None:
         assert np.isfinite(all_rows(backend, prompt(20))).all()
 
 
-@pytest.mark.parametrize("name", ["shared keys", "Q8_0"])
+@pytest.mark.parametrize("name", mostly_slow(["shared keys", "Q8_0"], ["shared keys"]))
 def test_rows_that_want_no_logits_are_left_out_behind_the_last_keys(tmp_path: Path, name: str) -> None:
     """Few rows and many, of one chunk and of three, of which one wants none."""
     path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])

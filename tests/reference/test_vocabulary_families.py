@@ -14,6 +14,7 @@ import pytest
 from stoker.text.vocabulary import VocabularyTokenizer
 from stoker.text.vocabulary.byte_pairs import BYTE_LETTERS
 from stoker.text.vocabulary.word_rules import word_rule, word_rule_names
+from tests.brief import mostly_slow
 from tests.reference.tokenizer_corpus import CORPUS, random_texts, repository_text
 from tests.reference.vocabulary_files import (
     BYTE,
@@ -81,9 +82,12 @@ def pieces() -> tuple[list[str], list[str]]:
     return [token for token in tokens if token not in ADDED], merges
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in word_rule_names() if (rule := word_rule(name)) and rule.is_byte_level]
-)
+NAMES = [name for name in word_rule_names() if (rule := word_rule(name)) and rule.is_byte_level]
+FIRST_NAMES = list({word_rule(name): name for name in reversed(NAMES)}.values())
+"""One for each way to cut words."""
+
+
+@pytest.mark.parametrize("name", mostly_slow(NAMES, FIRST_NAMES))
 def test_byte_pairs_with_every_way_to_cut_words(
     name: str, byte_pairs: tuple[list[str], list[str]], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from cluster_machines import Machine, Replica, Request
 from cluster_sim import POLICIES, Figures, agents, simulate
 
 from stoker.runtime.routing import Beginning
+from tests.brief import mostly_slow
 
 
 def played(policy: str, num_fronts: int = 1, num_replicas: int = 4, rate: float = 0.2) -> tuple[Figures, list[Request]]:
@@ -24,7 +25,7 @@ def test_every_token_is_computed_or_found(policy: str) -> None:
     assert found == played(policy, num_fronts=2)[0], "the same again"
 
 
-@pytest.mark.parametrize("num_fronts", [1, 2, 4])
+@pytest.mark.parametrize("num_fronts", mostly_slow([1, 2, 4], [1, 4]))
 def test_four_replicas_find_nearly_what_one_server_finds(num_fronts: int) -> None:
     one = played("stoker", num_replicas=1)[0].cached_part
     assert played("stoker", num_fronts)[0].cached_part >= 0.95 * one
@@ -32,7 +33,7 @@ def test_four_replicas_find_nearly_what_one_server_finds(num_fronts: int) -> Non
     assert played("least work", num_fronts)[0].cached_part < 0.85 * one
 
 
-@pytest.mark.parametrize("num_fronts", [1, 4])
+@pytest.mark.parametrize("num_fronts", mostly_slow([1, 4], [4]))
 def test_knowing_what_is_held_beats_knowing_what_was_sent_where_caches_are_small(num_fronts: int) -> None:
     found = {
         policy: sum(

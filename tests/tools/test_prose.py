@@ -55,5 +55,6 @@ def test_all_code_and_all_pages_are_read() -> None:
     assert {"README.md", "CONTRIBUTING.md", "docs/style.md", "src/stoker/core/scheduler.py"} <= names
 
 
+@pytest.mark.slow
 def test_the_code_and_the_pages_keep_to_the_rules() -> None:
     assert [line for path in prose.default_paths() for line in prose.complaints(path)] == []

@@ -6,6 +6,8 @@ import gc
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 
+import pytest
+
 from stoker import LLM, AsyncLLM, AsyncTextStream, EngineConfig, SamplingParams, TextStream
 from stoker.engine.stats import EngineStats
 from tests.waiting import run, until, wait_for
@@ -58,6 +60,7 @@ def test_a_stream_that_is_not_read_is_paused_and_goes_on_when_it_is_read() -> No
         assert llm.metrics().num_paused == 0
 
 
+@pytest.mark.slow
 def test_streams_that_one_thread_reads_one_after_the_other_all_end() -> None:
     with one_place() as llm:
         prompts = ["a", "b"]

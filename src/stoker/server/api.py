@@ -286,26 +286,28 @@ class Router:
 
         return declare
 
-    def routes(self, server: Server) -> list[Route]:
+    def routes(self) -> list[Route]:
         """Every endpoint under all of its paths."""
         return [
-            Route(path, _answering(server, *declared), methods=[declared[0].method])
+            Route(path, _answering(*declared), methods=[declared[0].method])
             for declared in self._handlers
             for path in declared[0].paths
         ]
 
 
-def routes_of(routers: Iterable[Router], server: Server) -> list[Route]:
-    """The routes of an application: literal paths come before those with parameters, which would match them too."""
-    routes = [route for router in routers for route in router.routes(server)]
+def routes_of(routers: Iterable[Router]) -> list[Route]:
+    """The routes of any application: literal paths come before those with parameters, which would match them too.
+
+    An application has its `Server` as `state.server`.
+    """
+    routes = [route for router in routers for route in router.routes()]
     return sorted(routes, key=lambda route: "{" in route.path)
 
 
-def _answering(
-    server: Server, endpoint: Endpoint, is_decoded: bool, handler: Handler[Any]
-) -> Callable[[Request], Awaitable[Any]]:
+def _answering(endpoint: Endpoint, is_decoded: bool, handler: Handler[Any]) -> Callable[[Request], Awaitable[Any]]:
     async def answer(request: Request) -> Any:
         begun_s = time.monotonic()
+        server: Server = request.app.state.server
         ignored = IgnoredFields(is_strict=server.config.strict_fields)
         request.scope.setdefault("state", {}).update({ROUTE: endpoint.path, IGNORED: ignored.names})
         ignored_fields.set(ignored)

@@ -149,6 +149,7 @@ runpy.run_module("http.server", run_name="__main__", alter_sys=True)
     run(main())
 
 
+@pytest.mark.slow
 def test_a_server_ends_with_who_was_killed() -> None:
     program = """
 import asyncio, sys

@@ -108,6 +108,7 @@ def test_after_a_kill_the_same_command_goes_on(tmp_path: Path, monkeypatch: pyte
     before = output.read_bytes()
     whole = before[: before.rindex(b"\n") + 1]
     assert whole.count(b"\n") < 60, "the batch is too short for this test"
+    script.write_text(json.dumps([{"when": "x", "text": "Fine."}]))
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S)
     assert done.returncode == 0, done.stderr
     assert output.read_bytes().startswith(whole)

@@ -98,8 +98,8 @@ def started_by(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     ("number", "ignored"),
     [
         pytest.param(signal.SIGINT, (), id="Ctrl-C"),
-        pytest.param(signal.SIGTERM, (), id="timeout"),
-        pytest.param(signal.SIGHUP, (), id="terminal"),
+        pytest.param(signal.SIGTERM, (), id="timeout", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, (), id="terminal", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, (signal.SIGINT,), id="job-of-a-script"),
     ],
 )

@@ -31,6 +31,7 @@ from stoker.errors import (
     StokerError,
 )
 from stoker.server.config import ServerConfig
+from tests.brief import mostly_slow, slow_are
 from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.backends.test_native_weights import load
 from tests.unit.cli.conftest import Stoker
@@ -96,10 +97,10 @@ def test_help_of_config_tells_the_exit_codes(stoker: Stoker) -> None:
         assert "130 interrupted" in stoker(*args, "--help").out
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["run model Hi", "models", "config show", "--version", "cache check --cache-dir .", "pull pyproject.toml"],
-)
+WRITING = ["run model Hi", "models", "config show", "--version", "cache check --cache-dir .", "pull pyproject.toml"]
+
+
+@pytest.mark.parametrize("command", slow_are(["models", "--version", "pull pyproject.toml"], WRITING))
 @pytest.mark.parametrize(("stdout", "said"), [(">&-", "it is closed"), (">/dev/full", "No space left")])
 def test_a_stdout_that_takes_nothing_is_a_clear_error(command: str, stdout: str, said: str) -> None:
     shell = f'exec "$0" -m stoker {command} {stdout}'
@@ -124,7 +125,7 @@ def test_help_for_a_full_disk_is_no_traceback(command: str, unbuffered: str) -> 
     assert "No space left" in done.stderr
 
 
-@pytest.mark.parametrize("stderr", ["closed", "full", "left"])
+@pytest.mark.parametrize("stderr", mostly_slow(["closed", "full", "left"], ["closed", "left"]))
 @pytest.mark.parametrize(("prompt", "code", "answer"), [("Hi", 0, "fine\n"), ("", 2, "")])
 def test_nobody_need_read_what_is_said_beside_the_answer(stderr: str, prompt: str, code: int, answer: str) -> None:
     reader, writer = os.pipe()

@@ -14,6 +14,7 @@ import pytest
 from stoker.cli.app import main, will_need_engine
 from stoker.cli.commands import COMMANDS, command_line
 from stoker.cli.report import INTERRUPTED
+from tests.brief import every
 from tests.spawns import record_spawns
 from tests.unit.cli.conftest import Stoker
 
@@ -86,7 +87,7 @@ def test_one_command_alone_is_made_as_all_of_them_are() -> None:
         assert names(command, "--help") == [command]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", every(2, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
 def test_a_signal_in_the_first_moments_leaves_no_engine_behind(number: signal.Signals, tmp_path: Path) -> None:
     environment = {**os.environ, "STOKER_BACKEND": "scripted", "STOKER_CACHE_DIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-m", "stoker", "serve", "x", "--port=0"], env=environment) as process:

@@ -26,6 +26,7 @@ from tests.unit.cli.conftest import Stoker
 
 WAIT_S = 120
 SERVER = f"{sys.executable} -m tests.unit.cli.mcp_server"
+PLAIN_SERVER = f"{sys.executable} -m tests.unit.cli.plain_mcp_server"
 TEMPLATE = "tests/golden/chat_templates/qwen3.jinja"
 SCHEMA = {
     "type": "object",
@@ -146,7 +147,7 @@ def test_the_user_is_asked_before_each_call(
     two = call("add", first=1, second=2) + "\n" + call("add", first=10, second=20)
     answers = [{"when": "user declined", "text": "Refused."}, {"when": "30", "text": "Both."}, two]
     (tmp_path / "servers.json").write_text(
-        json.dumps({"mcpServers": {"tested": dict(zip(("command", "args"), _split(SERVER), strict=True))}})
+        json.dumps({"mcpServers": {"tested": dict(zip(("command", "args"), _split(PLAIN_SERVER), strict=True))}})
     )
     monkeypatch.setattr("stoker.cli.tool_rounds._has_terminal", lambda: True)
     for replies, said in ((b"n\nn\n", "Refused."), (b"y\ny\n", "Both."), (b"a\n", "Both.")):
@@ -167,7 +168,7 @@ def test_without_a_terminal_consent_is_needed(stoker: Stoker) -> None:
 
 def test_a_model_that_only_calls_tools_is_stopped(stoker: Stoker, script: Script) -> None:
     model = script(*(call("add", first=1, second=number) for number in range(MAX_ROUNDS + 5)))
-    done = stoker("chat", *model, "--mcp", SERVER, "--yes", stdin=b"Go!\n")
+    done = stoker("chat", *model, "--mcp", PLAIN_SERVER, "--yes", stdin=b"Go!\n")
     assert (done.code, done.out) == (0, "")
     assert done.err.count("=> ") == MAX_ROUNDS
     assert f"stopped after {MAX_ROUNDS} rounds" in done.err
@@ -183,6 +184,7 @@ def test_what_goes_wrong_with_a_call_is_told_to_the_model(monkeypatch: pytest.Mo
         monkeypatch.setattr(mcp_servers, "_CALL_S", 0.01)
         assert "did not answer within" in tools.call("hang", {})
         monkeypatch.undo()
+        monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.01)  # it sleeps, and has to be killed
     with Toolbox(server_specs([SERVER])) as tools:
         assert "failed: Connection closed" in tools.call("die", {})
         assert "failed: Connection closed" in tools.call("add", {"first": 1, "second": 2})
@@ -204,6 +206,7 @@ def test_a_server_that_does_not_start_is_named(server: str, complaint: str) -> N
 
 def test_a_server_that_hangs_at_its_start_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_servers, "_START_S", 0.2)
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.01)  # it has to be killed
     with pytest.raises(ConfigError, match=r"did not answer within 0\.2 s"), Toolbox(server_specs(["sleep 600"])):
         pass
 

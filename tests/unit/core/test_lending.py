@@ -9,6 +9,7 @@ import pytest
 
 from stoker.backends.scripted import scripted_info
 from stoker.core.model_info import CacheTraits, ModelInfo
+from tests.brief import every
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request
 
 SHARE, MOST = 256, 640
@@ -34,7 +35,7 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 @pytest.mark.parametrize("traits", [each for each in ALL_TRAITS if each.can_copy])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", every(3, range(6)))
 def test_answers_do_not_depend_on_the_limit(traits: CacheTraits, seed: int) -> None:
     rng = random.Random(seed)
     loop = Loop(lending_info(traits))

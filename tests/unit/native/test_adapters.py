@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker import _native
+from tests.brief import every
 from tests.unit.native.low_rank import LowRank, load, merged, random_adapter
 from tests.unit.native.packed import aligned
 from tests.unit.native.tiny import Built, Reference, Slots, Tiny, build, token_ids
@@ -81,7 +82,7 @@ def test_several_add_up_and_a_tied_head_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("kernels", _native.kernel_names())
-@pytest.mark.parametrize("sizes", [[1], [3], [17, 16], [60]])
+@pytest.mark.parametrize("sizes", every(2, [[1], [3], [17, 16], [60]]))
 def test_chunks_and_kernels(alone: list[NDArray[np.float32]], kernels: str, sizes: list[int]) -> None:
     slots = opened(kernels=kernels)
     for slot in range(4):

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker import _native
+from tests.brief import every
 from tests.unit.native.tiny import Built, Slots, Tiny, build, token_ids
 
 _LENGTH = 75
@@ -31,7 +32,7 @@ def _wanted(heads: int, kv_heads: int, head_size: int, kv_type: str) -> NDArray[
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q4", "q16", "i16"])
 @pytest.mark.parametrize("kernels", _native.kernel_names())
-@pytest.mark.parametrize("shape", _SHAPES)
+@pytest.mark.parametrize("shape", every(2, _SHAPES))
 def test_heads_and_groups(shape: tuple[int, int, int], kernels: str, kv_type: str) -> None:
     built = _built(*shape)
     slots = Slots(built.open(kernels=kernels, kv_type=kv_type), built)

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker import _native
+from tests.brief import every, mostly_slow
 from tests.unit.native.tiny import Reference, Tiny, build, embedded, token_ids
 
 BERT: dict[str, Any] = {
@@ -58,7 +59,7 @@ def long_reference(name: str, count: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "i16", "q16"])
-@pytest.mark.parametrize("count", [31, 32, 33, 511, 512, 513, 1100])
+@pytest.mark.parametrize("count", mostly_slow([31, 32, 33, 511, 512, 513, 1100], [31, 33, 513]))
 @pytest.mark.parametrize("name", ["bert", "windows"])
 def test_borders_of_pages_spans_and_windows(name: str, count: int, kv_type: str) -> None:
     built = build(VARIANTS[name])
@@ -82,7 +83,7 @@ def test_windows_reach_to_both_sides(window: int) -> None:
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q4", "q16", "i16"])
-@pytest.mark.parametrize("types", [("F32",), ("F16", "Q8_0"), ("Q4_K", "Q8_0", "Q6_K")])
+@pytest.mark.parametrize("types", every(2, [("F32",), ("F16", "Q8_0"), ("Q4_K", "Q8_0", "Q6_K")]))
 def test_bits_do_not_depend_on_company_nor_on_threads(types: Sequence[str], kv_type: str) -> None:
     """Texts of few and of many rows, alone, together, in any order."""
     sizes: dict[str, Any] = {"hidden_size": 256, "feed_forward_size": 256, "head_size": 32, "num_heads": 8}

@@ -131,6 +131,7 @@ async def test_process_that_is_killed_while_it_loads():
         assert len(engines.clients) == 2
 
 
+@pytest.mark.slow
 @live
 async def test_processes_that_are_killed_during_a_reload_beside():
     engines = Engines(size=40)
@@ -190,6 +191,7 @@ async def test_process_that_is_killed_while_it_is_closed():
         assert await answer(registry, "a") == "an answer."
 
 
+@pytest.mark.slow
 @live
 async def test_process_that_is_killed_while_it_is_evicted():
     a, b = Engines(), Engines()

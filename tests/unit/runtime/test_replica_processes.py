@@ -115,6 +115,7 @@ def test_killed_replica_under_load_ends_only_what_it_had_begun():
     run(test())
 
 
+@pytest.mark.slow
 def test_all_killed_at_once_lose_nothing_that_had_not_begun():
     async def test() -> None:
         async with started(2, parallel=1) as model:

@@ -42,8 +42,9 @@ async def raw(call: Call[bytes]) -> Response:
 
 
 def send(method: str, path: str, *parts: object, **kwargs: Any) -> httpx.Response:
-    server = Server(registry_of(served(FakeRuntime())), ServerConfig(), parts)
-    return ask(Starlette(routes=routes_of([router, other], server)), method, path, **kwargs)
+    app = Starlette(routes=routes_of([router, other]))
+    app.state.server = Server(registry_of(served(FakeRuntime())), ServerConfig(), parts)
+    return ask(app, method, path, **kwargs)
 
 
 def test_a_literal_path_comes_before_a_pattern_that_matches_it_wherever_both_are_declared():

@@ -121,7 +121,12 @@ def test_malformed_logit_bias_is_refused(sent: Any):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("stop", ["x"] * 257), ("stop", "x" * 16385), ("dry_sequence_breakers", ["x"] * 257), ("logit_bias", None)],
+    [
+        ("stop", ["x"] * 257),
+        ("stop", "x" * 16385),
+        ("dry_sequence_breakers", ["x"] * 257),
+        pytest.param("logit_bias", None, marks=pytest.mark.slow),
+    ],
 )
 def test_what_costs_with_every_token_is_bounded(name: str, value: Any):
     response = chat(FakeRuntime(), **{name: value or {str(token_id): 0 for token_id in range(2**20 + 1)}})

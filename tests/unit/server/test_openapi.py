@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from stoker.server.endpoints import ENDPOINTS
 from stoker.server.openapi import openapi_document
+from tests.brief import IS_BRIEF
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
@@ -28,6 +29,8 @@ NOT_FOR_RANDOM_NAMES = ["/api/pull", "/api/delete", "/api/copy", "/models/sse"]
 APP = make_app(FakeRuntime())
 PATHS = [endpoint.path.replace(":path", "") for endpoint in ENDPOINTS if endpoint.path not in NOT_FOR_RANDOM_NAMES]
 SCHEMA: Any = schemathesis.openapi.from_asgi("/openapi.json", APP).include(path=PATHS)
+SCHEMA.config.phases.coverage.enabled = not IS_BRIEF
+"""Whether every value at the border of what a schema allows is tried, beside random ones."""
 
 
 def served() -> set[tuple[str, str]]:

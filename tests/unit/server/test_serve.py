@@ -19,6 +19,7 @@ from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.transport.run import serve
+from tests.brief import every
 from tests.ports import free_port
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of
 from tests.waiting import BOUND_S
@@ -91,7 +92,7 @@ def test_connection_is_kept_for_the_next_request():
         assert len(addresses) == 1
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", every(2, [signal.SIGTERM, signal.SIGINT]))
 def test_stop_signal_lets_running_streams_end(stop: signal.Signals):
     with server(BOUND_S) as (process, client):
         with client.stream("POST", "/v1/completions", json=STREAM) as response:
@@ -134,7 +135,9 @@ def test_what_outlives_the_drain_gets_an_error_event(stop: signal.Signals):
         assert process.returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize(("path", "status"), [("/v1/messages", 529), ("/api/chat", 503)])
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/messages", 529), pytest.param("/api/chat", 503, marks=pytest.mark.slow)]
+)
 def test_who_still_sends_a_body_holds_up_no_end_and_is_told_so(path: str, status: int):
     with server(30 * BOUND_S) as (process, client), connected(client) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"

@@ -29,6 +29,8 @@ from stoker.server.transport.middleware import RequestBorder
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+_ROUTES = routes_of(ROUTERS)
+
 
 def create_app(
     registry: Registry,
@@ -52,9 +54,9 @@ def create_app(
         ConfigError: the keys cannot be read.
     """
     counts = next((part for part in parts if isinstance(part, ResponseCounts)), ResponseCounts())
-    routes = routes_of(ROUTERS, Server(registry, config, [*parts, counts]))
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
-    starlette = Starlette(routes=routes, exception_handlers=handlers)
+    starlette = Starlette(routes=_ROUTES, exception_handlers=handlers)
+    starlette.state.server = Server(registry, config, [*parts, counts])
     starlette.router.redirect_slashes = False  # RequestBorder drops the last slash, so a redirect to it has no end
     app: ASGIApp = LeaseBorder(starlette)
     for part in parts:

@@ -133,6 +133,7 @@ PARENT = """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to another process")
+@pytest.mark.slow
 def test_it_and_its_worker_die_with_their_parent(fake: Fake):
     command = [sys.executable, "-c", textwrap.dedent(PARENT), str(fake.path), str(fake.model)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Event, Reasoning
 from stoker.text.chat_formats.reader import Reader, read_whole
 from stoker.text.chat_formats.table import FORMATS, GENERIC, Format
+from tests.brief import every
 
 ROWS = {row.name: row for row in (*FORMATS, GENERIC)}
 TURNS: list[dict[str, Any]] = json.loads(Path("tests/golden/chat_turns.json").read_text())
@@ -21,7 +22,12 @@ ARGUMENTS = {"city": 'New "York" é\nX', "days": 3, "opts": {"a": [1, None]}, "o
 TOOLS: dict[str, dict[str, Any]] = {"probe_weather": {"properties": {"city": {"type": "string"}}}, "probe_ping": {}}
 CALL = '<tool_call>\n{"name": "probe_ping", "arguments": {}}\n</tool_call>'
 
-turns = pytest.mark.parametrize("turn", TURNS, ids=lambda turn: f"{turn['format']}-{turn['num_calls']}")
+
+def named(turn: dict[str, Any]) -> str:
+    return f"{turn['format']}-{turn['num_calls']}"
+
+
+turns = pytest.mark.parametrize("turn", TURNS, ids=named)
 
 
 def row_of(turn: dict[str, Any]) -> Format:
@@ -85,7 +91,7 @@ def test_what_a_template_writes_is_read_back(turn: dict[str, Any]) -> None:
     assert text_of(events, Reasoning) in ("", "probe-reasoning", "probe-content")
 
 
-@turns
+@pytest.mark.parametrize("turn", every(2, TURNS), ids=named)
 @pytest.mark.parametrize("has_tokens", [False, True])
 def test_every_cut_reads_the_same(turn: dict[str, Any], has_tokens: bool) -> None:
     tokens = tokens_of(turn) if has_tokens else set[str]()

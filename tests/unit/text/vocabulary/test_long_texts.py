@@ -13,6 +13,7 @@ from stoker.core.vocabulary import TokenType, Vocabulary
 from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer
 from stoker.text.vocabulary.byte_pairs import BYTE_LETTERS, BytePairEncoder
 from stoker.text.vocabulary.word_rules import word_rule, word_rule_names
+from tests.brief import examples
 from tests.reference.tokenizer_corpus import CORPUS
 
 _WHOLE = 1 << 30
@@ -46,6 +47,7 @@ def _encoder(name: str, slice_size: int) -> BytePairEncoder:
     return BytePairEncoder(vocabulary, token_ids, rule, slice_size=slice_size)
 
 
+@cache
 def _texts(seed: int) -> list[str]:
     """Words of all scripts in any order, long runs of one kind of character, and both in turn."""
     source = random.Random(seed)
@@ -59,7 +61,7 @@ def _texts(seed: int) -> list[str]:
 def test_slices_give_the_tokens_of_the_whole(name: str) -> None:
     whole, sliced = _encoder(name, _WHOLE), _encoder(name, 96)
 
-    for text in [text for seed in range(8) for text in _texts(seed)]:
+    for text in [text for seed in range(examples(8)) for text in _texts(seed)]:
         assert sliced.encode([text]) == whole.encode([text])
 
 
