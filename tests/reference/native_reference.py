@@ -274,7 +274,8 @@ class NativeReference:
             return self.linear(f"{block}.ffn_down", gelu_tanh(up))
         else:
             gate, up = np.split(up, 2, axis=-1)
-        inner = self.norm_if_there(f"{block}.ffn_sub_norm", self.activation(gate) * up)
+        inner = self.activation(gate) * up
+        inner = self.norm(f"{block}.ffn_sub_norm", inner) if self.architecture == "bitnet" else inner
         return self.linear(f"{block}.ffn_down", inner)
 
     def experts(self, block: str, x: F64, routed: F64 | None = None) -> F64:
@@ -391,7 +392,8 @@ class NativeReference:
             gate = self.linear(f"{block}.attn_gate", x).reshape(y.shape)
         if gate.size:
             y = y / (1 + np.exp(-gate))
-        y = self.norm_if_there(f"{block}.attn_sub_norm", y.reshape(length, -1))
+        y = y.reshape(length, -1)
+        y = self.norm(f"{block}.attn_sub_norm", y) if self.architecture == "bitnet" else y
         return self.linear(f"{block}.attn_output", y)
 
     def query_scales(self, index: int, length: int) -> F64:
