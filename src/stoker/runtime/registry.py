@@ -332,13 +332,15 @@ class Registry:
         return replace(spec, names=names) if spec.model_id in names else None
 
     def _find(self, name: str) -> ModelEntry:
-        for wanted in (name, meant_download(name, self._entries)):
-            for entry in self._entries.values():
-                if wanted in entry.spec.names:
-                    return entry
+        found = self._named(name) or self._named(meant_download(name, self._entries))
+        if found is not None:
+            return found
         ids = list(self._entries)
         known = ", ".join(ids[:_MAX_NAMED]) + (f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else "")
         raise ModelNotFound(f"The model `{name}` is not served here. Served: {known}", model=name, parameter="model")
+
+    def _named(self, name: str | None) -> ModelEntry | None:
+        return next((entry for entry in self._entries.values() if name in entry.spec.names), None)
 
     def _resolve(self, model: str | None) -> ModelEntry:
         entries = list(self._entries.values())
