@@ -43,7 +43,7 @@
 
 namespace stoker {
 
-enum class Codes : uint8_t { nibble, nibble1, nibble2, two, two1, byte, ternary, grid, f32, f16, bf16 };
+enum class Codes : uint8_t { nibble, nibble1, nibble2, one, two, two1, byte, ternary, grid, f32, f16, bf16 };
 
 // The scales of a unit, each an array over the 16 outputs; d: half float, s: one byte.
 enum class Scales : uint8_t {
@@ -51,6 +51,8 @@ enum class Scales : uint8_t {
     half,         // d                       w = d * code
     half_min,     // d, m                    w = d * code + m
     power,        // e (a byte)              w = 2^(e - 128) * code
+    half64,       // d                       w = d * code                         (d of 64 inputs)
+    half128,      // d                       w = d * code                         (d of 128 inputs)
     half256,      // d                       w = d * code                         (d of 256 inputs)
     super32,      // d, s[8]                 w = d * s * code                     (s signed)
     super32_min,  // d, -m, s[8], n[8]       w = d * s * code + (-m) * n
@@ -60,6 +62,7 @@ enum class Scales : uint8_t {
     odd16,        // d, (s | t << 4)[8]      w = d * (2 s + 1) * code             (t of the next 16)
     single,       // f                       w = f * code                         (f a float of 22 bits)
     single16,     // f[2]                    w = f * code
+    half16,       // d[2]                    w = d * code
 };
 
 constexpr int32_t kNibbles = 1 << 16, kBytes = kNibbles + 1, kBytes16 = kNibbles + 2;  // types that are not GGUF's
@@ -96,18 +99,23 @@ struct Format {
     }
     // Scales of a block of 32 inputs: one, or one for each half.
     STOKER_INLINED constexpr int subs() const {
-        return scales == Scales::super16 || scales == Scales::super16_min || scales == Scales::odd16 || scales == Scales::single16
+        return scales == Scales::super16 || scales == Scales::super16_min || scales == Scales::odd16 || scales == Scales::single16 ||
+                       scales == Scales::half16
                    ? 2
                    : 1;
     }
     STOKER_INLINED constexpr int unit_inputs() const {
-        return scales >= Scales::half256 && scales <= Scales::odd16 ? 256 : 32;
+        return scales == Scales::half64                                    ? 64
+             : scales == Scales::half128                                   ? 128
+             : scales >= Scales::half256 && scales <= Scales::odd16 ? 256
+                                                                           : 32;
     }
     STOKER_INLINED constexpr int code_bytes() const {  // of a block of a tile; of an input for the float types
         switch (codes) {
             case Codes::nibble: return 256;
             case Codes::nibble1: return 320;
             case Codes::nibble2: return 384;
+            case Codes::one: return 64;
             case Codes::two: return 128;
             case Codes::two1: return 192;
             case Codes::byte: return 512;
@@ -120,8 +128,8 @@ struct Format {
     STOKER_INLINED constexpr int scale_bytes() const {  // of a unit of a tile
         switch (scales) {
             case Scales::none: return 0;
-            case Scales::half: case Scales::half256: return 32;
-            case Scales::half_min: return 64;
+            case Scales::half: case Scales::half64: case Scales::half128: case Scales::half256: return 32;
+            case Scales::half_min: case Scales::half16: return 64;
             case Scales::power: return 16;
             case Scales::super32: return 32 + 128;
             case Scales::super32_min: return 64 + 256;
@@ -168,6 +176,9 @@ inline constexpr Format kFormats[] = {
     {34, 256, 54, Codes::ternary, Scales::half256, 2, 3},                       // TQ1_0
     {35, 256, 66, Codes::two, Scales::half256, 1, 3},                           // TQ2_0
     {39, 32, 17, Codes::nibble, Scales::power, 12, 24, Table::mxfp4},           // MXFP4
+    {40, 64, 36, Codes::nibble, Scales::half16, 12, 24, Table::mxfp4},          // NVFP4
+    {41, 128, 18, Codes::one, Scales::half128, 1, 2},                           // Q1_0
+    {42, 64, 18, Codes::two, Scales::half64, 1, 3},                             // Q2_0
     {kNibbles, 32, 20, Codes::nibble, Scales::single, 8, 15},
     {kBytes, 32, 36, Codes::byte, Scales::single, 128, 255},
     {kBytes16, 32, 40, Codes::byte, Scales::single16, 128, 255},

@@ -130,6 +130,9 @@ template <Format F> inline void decode_codes(const uint8_t* plane, int b, codes 
         unroll<8>([&](auto g) { w[g.value] = load_codes(p + 64 * g.value); });
     } else if constexpr (kind == Codes::grid) {
         decode_grid<F>(p, w);
+    } else if constexpr (kind == Codes::one) {  // 0 or 2
+        const codes bits = load_codes(p);
+        unroll<8>([&](auto g) { w[g.value] = field<g.value - 1, 2>(bits); });
     } else if constexpr (kind == Codes::two || kind == Codes::two1) {
         unroll<8>([&](auto g) { w[g.value] = field<g.value % 4 * 2, 3>(load_codes(p + g.value / 4 * 64)); });
     } else {
@@ -164,8 +167,11 @@ template <Format F> inline void decode_scales(const uint8_t* plane, int b, Block
     const auto byte = [&](int at) { return to_f32(load_u8(unit + at)); };
     const auto signed_byte = [&](int at) { return to_f32(load_i8(reinterpret_cast<const int8_t*>(unit + at))); };
     const int i = b % blocks;
-    if constexpr (F.scales == Scales::half || F.scales == Scales::half256) {
+    if constexpr (F.scales == Scales::half || (F.scales >= Scales::half64 && F.scales <= Scales::half256)) {
         out.d[0] = half(0);
+    } else if constexpr (F.scales == Scales::half16) {
+        out.d[0] = half(0);
+        out.d[1] = half(32);
     } else if constexpr (F.scales == Scales::half_min) {
         out.d[0] = half(0);
         out.m[0] = half(32);

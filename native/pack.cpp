@@ -59,12 +59,33 @@ void read_ternary(const uint8_t* p, int b, uint8_t* out) {
     }
 }
 
+// NVFP4: of each sixteen inputs eight bytes.
+void split_eights(const uint8_t* p, uint8_t* out) {
+    for (int half = 0; half < 2; ++half) {
+        for (int i = 0; i < 8; ++i) {
+            out[16 * half + i] = p[8 * half + i] & 15;
+            out[16 * half + 8 + i] = p[8 * half + i] >> 4;
+        }
+    }
+}
+
+// Q1_0, Q2_0: `count` bits an input, the first input in the lowest bits; one bit means the code 0 or 2.
+void read_small(const uint8_t* p, int count, uint8_t* out) {
+    for (int i = 0; i < 32; ++i) {
+        const int at = count * i, code = p[at / 8] >> at % 8;
+        out[i] = uint8_t(count == 1 ? (code & 1) << 1 : code & 3);
+    }
+}
+
 // Block `b` (of 32 inputs) of the file block at `p`.
 void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
     switch (type) {
         case 2: case 20: return split_nibbles(p + 2, out);   // Q4_0, IQ4_NL: d, nibbles
         case 3: return split_nibbles(p + 4, out);            // Q4_1: d, m, nibbles
         case 39: return split_nibbles(p + 1, out);           // MXFP4: e, nibbles
+        case 40: return split_eights(p + 4 + 16 * b, out);   // NVFP4: scales, nibbles
+        case 41: return read_small(p + 2 + 4 * b, 1, out);   // Q1_0: d, signs
+        case 42: return read_small(p + 2 + 8 * b, 2, out);   // Q2_0: d, codes
         case kNibbles: return split_nibbles(p + 4, out);     // f, nibbles
         case 23: return split_nibbles(p + 8 + 16 * b, out);  // IQ4_XS: d, high scales, low scales, nibbles
         case 6:                                              // Q5_0: d, fifth bits, nibbles
@@ -140,8 +161,26 @@ void put_single(uint8_t* plane, int o, const uint8_t* p) {
     std::memcpy(plane + 4 * o, &bits, 4);
 }
 
-void put_scales(int32_t type, const uint8_t* p, uint8_t* plane, int o) {
+// NVFP4: four bits of an exponent, three of a fraction. As a half float half of it, since the table has doubled values.
+void put_small_float(uint8_t* plane, int o, uint8_t byte) {
+    const int exponent = byte >> 3 & 15, fraction = byte & 7;
+    int bits = (exponent + 7) << 10 | fraction << 7;
+    if (byte == 0x7F || (exponent == 0 && fraction == 0)) {
+        bits = 0;
+    } else if (exponent == 0) {  // fraction * 2^-10
+        const int up = fraction >= 4 ? 2 : fraction >= 2 ? 1 : 0;
+        bits = (5 + up) << 10 | (fraction << (10 - up) & 0x3FF);
+    }
+    plane[2 * o] = uint8_t(bits);
+    plane[2 * o + 1] = uint8_t(bits >> 8);
+}
+
+// Of block `b` of the file block at `p`, where a unit is shorter than that.
+void put_scales(int32_t type, const uint8_t* p, int b, uint8_t* plane, int o) {
     switch (type) {
+        case 40:
+            put_small_float(plane, o, p[2 * b]);
+            return put_small_float(plane + 32, o, p[2 * b + 1]);
         case 39: plane[o] = p[0]; return;
         case kNibbles: case kBytes: return put_single(plane, o, p);
         case kBytes16: put_single(plane, o, p); return put_single(plane + 64, o, p + 4);
@@ -213,6 +252,7 @@ void write_codes(const Format& f, const uint8_t (*w)[64], int b, uint8_t* out) {
         case Codes::nibble: return write_nibbles(w, out);
         case Codes::nibble1: write_nibbles(w, out); return write_bits(w, 4, out + 256);
         case Codes::nibble2: write_nibbles(w, out); return write_pairs(w, 4, out + 256);
+        case Codes::one: return write_bits(w, 1, out);
         case Codes::two: return write_pairs(w, 0, out);
         case Codes::two1: write_pairs(w, 0, out); return write_bits(w, 2, out + 128);
         default: std::memcpy(out, w, 512);
@@ -244,15 +284,15 @@ void pack_block(const Format& f, const uint8_t* source, size_t row_bytes, int ou
 void pack_quantised(const Format& f, const uint8_t* source, int outputs, int32_t cols, uint8_t* tile) {
     const size_t row_bytes = size_t(cols / f.file_inputs) * f.file_bytes;
     uint8_t* scales = tile + f.codes_plane(cols);
-    const int blocks_in_file_block = f.file_inputs / 32;
-    for (int32_t b = 0; b < cols / 32; ++b) {
-        const size_t unit = b / blocks_in_file_block;
-        const uint8_t* from = source + unit * f.file_bytes;
-        const auto pack_codes = f.codes == Codes::grid ? pack_grid_block : pack_block;
-        pack_codes(f, from, row_bytes, outputs, b % blocks_in_file_block, tile + size_t(b) * f.code_bytes());
-        for (int o = 0; o < outputs && b % blocks_in_file_block == 0; ++o) {
-            const auto put = f.codes == Codes::grid ? put_grid_scales : put_scales;
-            put(f.type, from + o * row_bytes, scales + unit * f.scale_bytes(), o);
+    const int blocks_in_file_block = f.file_inputs / 32, blocks_in_unit = f.unit_inputs() / 32;
+    const bool is_grid = f.codes == Codes::grid;
+    for (int32_t block = 0; block < cols / 32; ++block) {
+        const uint8_t* from = source + size_t(block / blocks_in_file_block) * f.file_bytes;
+        const int b = block % blocks_in_file_block;
+        (is_grid ? pack_grid_block : pack_block)(f, from, row_bytes, outputs, b, tile + size_t(block) * f.code_bytes());
+        uint8_t* unit = scales + size_t(block / blocks_in_unit) * f.scale_bytes();
+        for (int o = 0; o < outputs && block % blocks_in_unit == 0; ++o) {
+            is_grid ? put_grid_scales(f.type, from + o * row_bytes, unit, o) : put_scales(f.type, from + o * row_bytes, b, unit, o);
         }
     }
 }

@@ -62,7 +62,7 @@ def write_adapter(
     for name, (a, b) in pairs.items():
         for part, matrix in (("a", a), ("b", b)):
             as_type = GGMLQuantizationType[kind]
-            if kind == "NVFP4":  # which the `gguf` package cannot write
+            if kind == "Q8_K":  # which the `gguf` package cannot write
                 packed = np.zeros(quant_shape_to_byte_shape(matrix.shape, as_type), np.uint8)
             else:
                 packed = quantize(matrix, as_type)

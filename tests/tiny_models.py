@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter, TokenType
-from gguf.quants import dequantize, quantize
+from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from tests.gguf_values import set_half, write_values
+from tests.small_types import dequantized
 from tests.tiny_gemma3n import NEVER_QUANTISED, gemma3n_ends, gemma3n_keys, gemma3n_layer, gemma3n_vectors
 from tests.tiny_gemma4 import gemma4_ends, gemma4_keys, gemma4_layer, gemma4_vectors
 from tests.tiny_hybrids import HYBRID_KEYS, has_attention, has_feed_forward, is_mixer_float, with_mixer
@@ -28,7 +29,7 @@ BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")
 K_TYPES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 EXPORTED_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, *K_TYPES)
 """Types that an ONNX folder can have."""
-ALL_TYPES = (*EXPORTED_TYPES, *GRID_TYPES)
+ALL_TYPES = (*EXPORTED_TYPES, *GRID_TYPES, "NVFP4", "Q1_0")
 
 _SCALES_AT: Mapping[str, Mapping[int, float]] = {
     "Q2_K": {80: 1.0, 82: 1.5},
@@ -42,6 +43,8 @@ _SCALES_AT: Mapping[str, Mapping[int, float]] = {
     "TQ1_0": {52: 1.0},
     "TQ2_0": {64: 1.0},
     "NVFP4": {},
+    "Q1_0": {0: 1.0},
+    "Q8_K": {},
 }
 """Where the float16 scale of a block is, of types that the `gguf` package cannot write; and where the scale of its
 minima, so many times larger that weights are zero on average."""
@@ -547,9 +550,14 @@ def _random_blocks(
     if kind is GGMLQuantizationType.MXFP4:
         blocks[..., 0] = 127 + round(np.log2(size / 5)) + rng.integers(-1, 2, blocks.shape[:2])
         return blocks.reshape(shape[0], -1)
+    if kind is GGMLQuantizationType.NVFP4:
+        blocks[..., :4] = 8 * round(np.log2(size)) + 41 + rng.integers(-4, 5, (*blocks.shape[:2], 4))
+        return blocks.reshape(shape[0], -1)
+    if kind is GGMLQuantizationType.Q8_K:  # which no file has: the kernels do not read it
+        return blocks.reshape(shape[0], -1)
     spread = rng.uniform(0.5, 1.5, blocks.shape[:2])
     _set_scales(blocks, kind, spread)
-    found = dequantize(blocks.reshape(shape[0], -1), kind).astype(np.float64)
+    found = dequantized(kind.name, blocks.reshape(shape[0], -1)).astype(np.float64)
     _set_scales(blocks, kind, spread * size / found.std())
     return blocks.reshape(shape[0], -1)
 

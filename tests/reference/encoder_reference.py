@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader
-from gguf.quants import dequantize
 from numpy.typing import NDArray
+
+from tests.small_types import dequantized
 
 F64 = NDArray[np.float64]
 
@@ -46,7 +47,7 @@ class EncoderReference:
 
     def _weight(self, name: str) -> F64:
         tensor = self.tensors[name]
-        return np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float64)
+        return np.asarray(dequantized(tensor.tensor_type.name, tensor.data), dtype=np.float64)
 
     def linear(self, stem: str, x: F64) -> F64:
         y = x @ self.weight(f"{stem}.weight").T
@@ -80,7 +81,7 @@ class EncoderReference:
 
     def hidden(self, token_ids: list[int]) -> F64:
         tensor = self.tensors["token_embd.weight"]
-        x = np.asarray(dequantize(tensor.data[token_ids], tensor.tensor_type), dtype=np.float64)
+        x = np.asarray(dequantized(tensor.tensor_type.name, tensor.data[token_ids]), dtype=np.float64)
         if "token_types.weight" in self.tensors:
             x = x + self.weight("token_types.weight")[0]
         if "position_embd.weight" in self.tensors:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from tests.reference.recurrent_reference import mixed
+from tests.small_types import dequantized
 from tests.tiny_models import LAYER_NORMS
 
 F64 = NDArray[np.float64]
@@ -153,7 +153,7 @@ class NativeReference:
 
     def _weight(self, name: str) -> F64:
         tensor = self.tensors[name]
-        return np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float64)
+        return np.asarray(dequantized(tensor.tensor_type.name, tensor.data), dtype=np.float64)
 
     def linear(self, stem: str, x: F64) -> F64:
         y = x @ self.weight(f"{stem}.weight").T
@@ -192,7 +192,7 @@ class NativeReference:
         stem = "output" if "output.weight" in self.tensors else "token_embd"
         tensor, bias = self.tensors[f"{stem}.weight"], 0.0
         blocks = [
-            x @ np.asarray(dequantize(tensor.data[at : at + 16384], tensor.tensor_type), dtype=np.float64).T
+            x @ np.asarray(dequantized(tensor.tensor_type.name, tensor.data[at : at + 16384]), dtype=np.float64).T
             for at in range(0, len(tensor.data), 16384)
         ]
         if f"{stem}.bias" in self.tensors and stem == "output":
@@ -201,7 +201,7 @@ class NativeReference:
 
     def embed(self, token_ids: list[int]) -> F64:
         tensor = self.tensors["token_embd.weight"]
-        x = np.asarray(dequantize(tensor.data[token_ids], tensor.tensor_type), dtype=np.float64)
+        x = np.asarray(dequantized(tensor.tensor_type.name, tensor.data[token_ids]), dtype=np.float64)
         x = x * (np.sqrt(self.hidden_size) if self.architecture in (*GEMMA, "afmoe") else self.scale("embedding"))
         if self.architecture in WITHOUT_ROPE:
             x = x + self.weight("position_embd.weight")[: len(x)]

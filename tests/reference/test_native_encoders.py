@@ -19,8 +19,11 @@ from tests.tiny_models import ALL_TYPES
 
 WIDE: dict[str, Any] = {"hidden_size": 256, "feed_forward_size": 512, "head_size": 64, "num_layers": 2}
 WINDOWS: dict[str, Any] = {"attention.sliding_window": 16, "rope.freq_base": 160000.0}
+TYPES = [name for name in ALL_TYPES if name != "Q1_0"]
+"""Without the type whose weights leave so much noise that few texts do not tell two executors apart."""
+
 MODELS: dict[str, TinyEncoder] = {
-    **{f"type {name}": TinyEncoder(type=name, **WIDE) for name in ALL_TYPES},
+    **{f"type {name}": TinyEncoder(type=name, **WIDE) for name in TYPES},
     "bert": TinyEncoder(),
     "bert, long": TinyEncoder(context_length=700, num_layers=2),
     "nomic-bert": TinyEncoder(architecture="nomic-bert"),
@@ -77,7 +80,7 @@ def error_of(found: Any, wanted: Any) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
-MOST_TYPES = [f"type {name}" for name in ALL_TYPES if name not in ("F32", "Q8_0", "Q4_K", "IQ2_XS")]
+MOST_TYPES = [f"type {name}" for name in TYPES if name not in ("F32", "Q8_0", "Q4_K", "IQ2_XS")]
 
 
 @pytest.mark.parametrize("name", slow_are(MOST_TYPES, MODELS))

@@ -62,6 +62,15 @@ WIDE_SCAN = {"ssm.inner_size": 512, "ssm.time_step_rank": 8, "ssm.state_size": 6
 WIDE_CHANNELS = {"ssm.inner_size": 512, "ssm.time_step_rank": 256, "ssm.state_size": 16}
 MODELS: dict[str, TinyModel] = {
     **{f"type {name}": TinyModel(type=name, **K_SHAPE) for name in ALL_TYPES},
+    "NVFP4, with scales": TinyModel(
+        type="NVFP4",
+        **K_SHAPE,
+        vectors={
+            f"blk.0.{part}.{kind}": np.array([value], np.float32)
+            for part, value in (("attn_q", 1.5), ("attn_output", 0.5), ("ffn_up", 0.7), ("ffn_down", 2.0))
+            for kind in ("scale", "input_scale")
+        },
+    ),
     "llama": TinyModel(),
     "llama, tied": TinyModel(has_head=False),
     "llama, all heads their own": TinyModel(num_kv_heads=4),

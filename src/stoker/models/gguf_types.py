@@ -102,6 +102,7 @@ _TENSOR_TYPES = (
     TensorType(39, "MXFP4", 32, 17),
     TensorType(40, "NVFP4", 64, 36),
     TensorType(41, "Q1_0", 128, 18),
+    TensorType(42, "Q2_0", 64, 18),
 )
 
 TENSOR_TYPES: dict[int, TensorType] = {kind.number: kind for kind in _TENSOR_TYPES}

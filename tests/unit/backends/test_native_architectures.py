@@ -253,7 +253,7 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         ),
         (TinyModel(architecture="deci", keys={"feed_forward_length": [96, 0]}), "tensors blk.1.ffn_down.weight"),
         (TinyModel(vectors={"blk.0.attn_sinks.weight": DIVISORS}), "tensors blk.0.attn_sinks.weight"),
-        (TinyModel(type="NVFP4", hidden_size=256, head_size=64, feed_forward_size=256), "of type NVFP4"),
+        (TinyModel(type="Q8_K", hidden_size=256, head_size=64, feed_forward_size=256), "of type Q8_K"),
     ],
 )
 def test_what_it_cannot_run_is_named(tmp_path: Path, model: TinyModel, message: str) -> None:
@@ -262,9 +262,13 @@ def test_what_it_cannot_run_is_named(tmp_path: Path, model: TinyModel, message: 
 
 
 @pytest.mark.parametrize(
-    "name", ["v.blk.0.attn_q.weight", "mm.input_projection.weight", "a.conv1d.weight", "blk.0.nextn.eh_proj.weight"]
-)
-def test_what_only_images_sounds_or_further_tokens_need_is_left_alone(
+    "name",
+    [
+        "v.blk.0.attn_q.weight", "mm.input_projection.weight", "a.conv1d.weight", "blk.0.nextn.eh_proj.weight",
+        "blk.0.attn_q.input_scale",
+    ],
+)  # fmt: skip
+def test_what_only_images_sounds_further_tokens_or_gpus_need_is_left_alone(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel(vectors={name: DIVISORS}))

@@ -45,7 +45,7 @@ def bert(pooling: PoolingType) -> Callable[[Path], Path]:
 
 
 NATIVE = tiny()
-UNKNOWN_TYPE = tiny(type="NVFP4", hidden_size=256, feed_forward_size=256, head_size=64)
+UNKNOWN_TYPE = tiny(type="Q8_K", hidden_size=256, feed_forward_size=256, head_size=64)
 
 
 def config_of(path: Path, options: dict[str, Any]) -> EngineConfig:

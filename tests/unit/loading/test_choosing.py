@@ -28,7 +28,7 @@ from stoker.loading.preparing import prepare_gguf
 from stoker.models.memory_plan import MemoryNeeds
 from tests.tiny_models import TinyModel, split_model, write_tiny_model
 
-UNKNOWN_TYPE = TinyModel(type="NVFP4", hidden_size=256, feed_forward_size=256, head_size=64)
+UNKNOWN_TYPE = TinyModel(type="Q8_K", hidden_size=256, feed_forward_size=256, head_size=64)
 """libllama has kernels for it, the native executor has none."""
 
 
@@ -76,7 +76,7 @@ def test_auto_takes_libllama_for_the_rest_and_says_why(tmp_path: Path, caplog: p
     path = write_tiny_model(tmp_path / "m.gguf", UNKNOWN_TYPE)
     with loaded(path) as found:
         assert found.backend_name == "llama"
-    assert any("libllama computes: " in message and "NVFP4" in message for message in caplog.messages)
+    assert any("libllama computes: " in message and "Q8_K" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_auto_leaves_numbers_to_libllama_that_it_makes_sense_of(tmp_path: Path, 
         assert found.backend_name == "llama"
 
 
-@pytest.mark.parametrize("tiny", [TinyModel(), UNKNOWN_TYPE], ids=["native", "llama"])
+@pytest.mark.parametrize("tiny", [TinyModel(), TinyModel(feed_forward_size=100)], ids=["native", "llama"])
 def test_parts_that_are_links_are_one_model(tmp_path: Path, tiny: TinyModel) -> None:
     """As the hub's own cache lays them out: names in one folder, contents under other names elsewhere."""
     path = write_tiny_model(tmp_path / "m.gguf", tiny)
@@ -119,14 +119,14 @@ def test_a_vocabulary_that_lacks_something_is_named_by_its_file(tmp_path: Path) 
 
 def test_native_refuses_what_it_cannot_and_names_it(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", UNKNOWN_TYPE)
-    with pytest.raises(ModelUnsupported, match=r"no kernels for `.*`, of type NVFP4"), loaded(path, backend="native"):
+    with pytest.raises(ModelUnsupported, match=r"no kernels for `.*`, of type Q8_K"), loaded(path, backend="native"):
         pass
 
 
 def test_if_nobody_can_both_reasons_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     path = write_tiny_model(tmp_path / "m.gguf", UNKNOWN_TYPE)
-    with pytest.raises(ModelUnsupported, match=r"NVFP4.*pip install 'stoker\[llama\]'"), loaded(path):
+    with pytest.raises(ModelUnsupported, match=r"Q8_K.*pip install 'stoker\[llama\]'"), loaded(path):
         pass
 
 

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker import _native
+from tests.small_types import number_of
 from tests.unit.native.packed import (
     ALL_TYPES,
     FLOATS,
@@ -181,18 +182,19 @@ def test_every_exponent_of_mxfp4_is_exact(kernels: str) -> None:
 @pytest.mark.parametrize("name", TYPES)
 def test_packing_keeps_the_files_size(name: str) -> None:
     source = file_bytes(name, 256, 2048, np.random.default_rng(5))
-    assert _native.packed_bytes(int(gguf.GGMLQuantizationType[name]), 256, 2048) <= 1.04 * source.size
+    most = 1.12 if name == "NVFP4" else 1.04  # its scales have two bytes instead of one
+    assert _native.packed_bytes(number_of(name), 256, 2048) <= most * source.size
 
 
 @pytest.mark.parametrize("name", GRID_TYPES)
 def test_entries_of_grids_are_packed_as_entries(name: str) -> None:
     source = file_bytes(name, 256, 2048, np.random.default_rng(5))
-    assert _native.packed_bytes(int(gguf.GGMLQuantizationType[name]), 256, 2048) <= 1.13 * source.size
+    assert _native.packed_bytes(number_of(name), 256, 2048) <= 1.13 * source.size
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
 def test_packing_is_a_function_of_the_source_alone(name: str) -> None:
-    kind = int(gguf.GGMLQuantizationType[name])
+    kind = number_of(name)
     source = file_bytes(name, 19, 768, np.random.default_rng(6))
     whole = pack(name, source, 768).packed
     in_parts = aligned(whole.size)
@@ -204,7 +206,7 @@ def test_packing_is_a_function_of_the_source_alone(name: str) -> None:
 
 def test_what_cannot_be_packed_is_said() -> None:
     assert not _native.can_pack(12, 128)
-    assert not _native.can_pack(40, 256)
+    assert not _native.can_pack(15, 256)
     assert not _native.can_pack(2, 0)
     with pytest.raises(ValueError, match="no kernels for this tensor type"):
         _native.packed_bytes(12, 16, 128)

@@ -155,7 +155,8 @@ def _changes_nothing(parts: ModelParts, name: str) -> bool:
     """Whether the next token of a text is the same without a tensor that no architecture asked for."""
     if name == _DIVISORS and parts.tensors[name].type.name in FLOAT_TYPES:
         return bool((parts.floats(name) == 1).all())
-    return name.startswith(_NO_TEXT) or (name.startswith("blk.") and _FURTHER_TOKENS in name)
+    is_of_inputs = name.endswith(".input_scale")  # of activations that GPUs round to four bits
+    return name.startswith(_NO_TEXT) or (name.startswith("blk.") and (_FURTHER_TOKENS in name or is_of_inputs))
 
 
 def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> TensorEntry:
