@@ -9,9 +9,11 @@ from typing import Any
 
 import httpx
 
+from stoker.models.progress import Progress
 from stoker.runtime.base import Runtime
-from stoker.runtime.registry import ModelSpec, Registry
+from stoker.runtime.registry import ModelSpec, Registry, ServedModel
 from stoker.server.config import ServerConfig
+from stoker.server.models.pulls import Pulls
 from stoker.server.transport.app import create_app
 from tests.unit.server.fake_runtime import FakeRuntime
 from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, endpoint, refused
@@ -56,6 +58,26 @@ async def _send(path: str, body: Mapping[str, Any], tiny: Runtime) -> httpx.Resp
     return response
 
 
+class DownloadProbes(EndpointProbes):
+    """On a server that finds models by itself, and downloads each in no time."""
+
+    def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
+        runtime = FakeRuntime()
+        return Exchange(asyncio.run(_download({**self.body, **fields}, runtime)), runtime)
+
+
+async def _download(body: Mapping[str, Any], runtime: Runtime) -> httpx.Response:
+    registry = Registry(discover=list)
+    registry.adopt(ServedModel(("tiny",), runtime))
+    app = create_app(registry, ServerConfig(), parts=[Pulls(_brought)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        return await client.post("/models", json=body)
+
+
+def _brought(model: str, *, progress: Progress) -> None:
+    progress.close()
+
+
 def _made(*names: str) -> Any:
     return lambda exchange: exchange.response.headers["x-made"] == ",".join(names)
 
@@ -83,4 +105,6 @@ UNLOAD = LifeProbes(
     },
 )
 
-PROBES = (LOAD, UNLOAD)
+DOWNLOAD = DownloadProbes(endpoint("POST", "/models"), {"model": "smollm2"}, {"model": Probe("nobody", refused)})
+
+PROBES = (LOAD, UNLOAD, DOWNLOAD)

@@ -30,6 +30,8 @@ ADMIN = [
     ("POST", "/api/copy", {"source": "x", "destination": "y"}),
     ("DELETE", "/cache", None),
     ("POST", "/slots/0?action=erase", None),
+    ("POST", "/models", {"model": "x"}),
+    ("DELETE", "/models?model=y", None),
     ("POST", "/models/load", {"model": "x"}),
     ("POST", "/models/unload", {"model": "x"}),
     ("POST", "/lora-adapters", []),
