@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from filelock import FileLock
 from gguf import GGUFReader
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from stoker import _native
@@ -29,6 +28,7 @@ from stoker.backends.native.packed_writing import Writing
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 from stoker.models.gguf import read_gguf
+from tests.small_types import dequantized
 from tests.tiny_models import ALL_TYPES, GRID_TYPES, TinyModel, write_tiny_model
 from tests.waiting import BOUND_S
 
@@ -62,7 +62,9 @@ def check(path: Path, weights: Weights) -> None:
     for linear in weights.layout.matrices:
         tensor = tensors[linear.weight]
         rows = slice(linear.first_row, linear.first_row + linear.num_rows)
-        np.testing.assert_array_equal(unpacked(weights, linear), dequantize(tensor.data[rows], tensor.tensor_type))
+        np.testing.assert_array_equal(
+            unpacked(weights, linear), dequantized(tensor.tensor_type.name, tensor.data[rows])
+        )
     for linear, place in weights.layout.biases.items():
         assert linear.bias is not None
         first, bias = linear.first_row, tensors[linear.bias].data
@@ -179,7 +181,7 @@ def test_nobody_is_asked_to_compute_with_a_matrix_of_integers(tmp_path: Path) ->
 def test_vectors_may_be_of_any_float_type(tmp_path: Path, kind: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="qwen2", num_layers=1, vector_type=kind))
     weights = load(path)
-    stored = {tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in GGUFReader(path).tensors}
+    stored = {tensor.name: dequantized(tensor.tensor_type.name, tensor.data) for tensor in GGUFReader(path).tensors}
     layout = weights.layout
     places = [(norm.weight, place) for norm, place in layout.norms.items()]
     places += [(linear.bias or "", place) for linear, place in layout.biases.items()]

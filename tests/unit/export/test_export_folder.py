@@ -180,7 +180,9 @@ def test_what_cannot_be_exported_touches_no_folder(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelUnsupported, match=r"m.gguf cannot be exported: .*`rwkv6` of .*: mixers that have no kernels"):
+    with pytest.raises(
+        ModelUnsupported, match=r"m.gguf cannot be exported: .*`rwkv6` of .*: mixers that have no kernels"
+    ):
         export_model(tmp_path / "m.gguf", tmp_path / "onnx")
     with pytest.raises(ModelFileNotFound, match=r"none\.gguf"):
         export_model(tmp_path / "none.gguf", tmp_path / "onnx")

@@ -10,12 +10,12 @@ import ctypes
 import mmap
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from stoker import _native
+from tests.small_types import block_of
 from tests.unit.native.packed import ALL_TYPES, Packed, random_packed
 from tests.unit.native.tiny import Built, Slots, Tiny, build, maxima_of, token_ids
 
@@ -39,7 +39,7 @@ def before_a_border(values: NDArray[Any]) -> NDArray[Any]:
 @pytest.mark.parametrize("kernels", _native.kernel_names())
 @pytest.mark.parametrize("name", ALL_TYPES)
 def test_products(name: str, kernels: str) -> None:
-    for columns in (256, 512) if gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][0] == 256 else (32, 96, 128):
+    for columns in (256, 512) if block_of(name)[0] > 32 else (32, 96, 128):
         tensor = random_packed(name, OUTPUTS, columns)
         bordered = Packed(tensor.type, OUTPUTS, columns, tensor.weights, before_a_border(tensor.packed))
         for rows in ROWS:
