@@ -1,4 +1,4 @@
-"""Downloads that no client waits for, as llama-server's router has them. Who follows the models hears of them."""
+"""Downloads that no client waits for, as llama-server's router has them. Events of the models show their progress."""
 
 from __future__ import annotations
 

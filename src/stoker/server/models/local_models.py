@@ -78,7 +78,7 @@ class LocalModels:
             ModelNotFound: neither is one served under it, nor does one lie on this disk.
             ModelNotLoaded: a served model is still loading.
         """
-        model = self._served(name) or self._listed(name)
+        model = self._served(name) or self._on_disk(name)
         if model is None:
             raise ModelNotFound(f"model '{name}' not found", model=name, parameter="model")
         return model
@@ -136,7 +136,7 @@ class LocalModels:
             preset = msgspec.structs.replace(preset, system=system)
         write_preset(name, with_parameters(preset, parameters))
 
-    def _listed(self, name: str) -> LocalModel | None:
+    def _on_disk(self, name: str) -> LocalModel | None:
         by_name = {model.name: model for model in self.all()}
         return by_name.get(name) or by_name.get(meant_download(name, by_name) or "")
 
@@ -147,6 +147,13 @@ class LocalModels:
             return _registered(status, name)
         pairs = ((status, adapter) for status in statuses for adapter in loaded_adapters(status))
         return next((_adapted(*pair, name) for pair in pairs if name in _names_with(*pair)), None)
+
+
+async def look_again(registry: Registry, name: str) -> None:
+    """Has what was loaded under this name ended, and finds what has it now."""
+    if any(status.model_id == name for status in registry.statuses()):
+        await registry.unload(name, waits=True)
+    await registry.refresh()
 
 
 def can_be_pulled(name: str) -> bool:

@@ -17,7 +17,7 @@ from stoker.server.error_shapes import is_anthropic
 from stoker.server.errors import json_response
 from stoker.server.models.downloads import Downloads
 from stoker.server.models.entries import adapter_entries, download_entry, model_entry, news_event
-from stoker.server.models.local_models import LocalModels
+from stoker.server.models.local_models import LocalModels, look_again
 from stoker.server.models.pulls import Pulls
 from stoker.server.models.types import (
     DOWNLOAD_FIELDS,
@@ -102,7 +102,7 @@ async def delete(call: Call[None]) -> Response:
     name = _required(call.query.get("model"))
     if not await _downloads(call).cancel(name):
         await call.off_loop(LocalModels(call.registry).delete, own_name(name))
-        await call.registry.refresh()
+        await look_again(call.registry, own_name(name))
     return json_response(ModelsDone())
 
 

@@ -14,6 +14,9 @@ from stoker.backends.native.rope import RopeScaling, scaled_rope
 from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer
 
+WITHOUT_FEED_FORWARD: dict[str, Any] = dict.fromkeys(("feed_forward_norm", "gate", "up", "down"))
+"""What a layer without a feed-forward lacks, by the names of `Layer`."""
+
 DIVISORS = "rope_freqs.weight"
 """What Llama 3, and who borrowed it, divides frequencies by."""
 SHORT_DIVISORS, LONG_DIVISORS = "rope_factors_short.weight", "rope_factors_long.weight"

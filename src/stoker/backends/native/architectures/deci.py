@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from stoker.backends.native.architectures.common import DIVISORS, decoder, layer, rope
+from stoker.backends.native.architectures.common import DIVISORS, WITHOUT_FEED_FORWARD, decoder, layer, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec, Layer
-
-_WITHOUT_FEED_FORWARD: dict[str, Any] = dict.fromkeys(("feed_forward_norm", "gate", "up", "down"))
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
@@ -32,7 +30,7 @@ def _layers(model: Hyperparameters) -> Iterator[Layer]:
     """The layers that have something in them."""
     for index, size in enumerate(model.feed_forward_sizes):
         if size or model.heads[index].num:
-            yield layer(model, index, **_mixer(model, index), **({} if size else _WITHOUT_FEED_FORWARD))
+            yield layer(model, index, **_mixer(model, index), **({} if size else WITHOUT_FEED_FORWARD))
 
 
 def _mixer(model: Hyperparameters, index: int) -> dict[str, Any]:

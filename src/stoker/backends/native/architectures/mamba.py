@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.backends.native.architectures.common import decoder, layer
+from stoker.backends.native.architectures.common import WITHOUT_FEED_FORWARD, decoder, layer
 from stoker.backends.native.architectures.mamba1 import mamba1
 from stoker.backends.native.architectures.mamba2 import mamba2
 from stoker.backends.native.hyperparameters import Hyperparameters
@@ -12,8 +12,6 @@ from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.layer_parts import Norm
 from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import DecoderSpec
-
-_WITHOUT_FEED_FORWARD: dict[str, Any] = dict.fromkeys(("feed_forward_norm", "gate", "up", "down"))
 
 
 def describe_1(model: Hyperparameters) -> DecoderSpec:
@@ -35,5 +33,5 @@ def _decoder(model: Hyperparameters, mixers: list[dict[str, Any]]) -> DecoderSpe
     return decoder(
         model,
         ropes=(no_rope(RopePairs.HALVES, 0),),
-        layers=tuple(layer(model, index, **mixer, **_WITHOUT_FEED_FORWARD) for index, mixer in enumerate(mixers)),
+        layers=tuple(layer(model, index, **mixer, **WITHOUT_FEED_FORWARD) for index, mixer in enumerate(mixers)),
     )

@@ -14,7 +14,7 @@ from stoker.engine.health import IDLE
 from stoker.errors import InvalidInput, StokerError
 from stoker.models.presets import read_presets
 from stoker.models.store import resolve
-from stoker.runtime.registry import ModelStatus, Registry, ServedModel
+from stoker.runtime.registry import ModelStatus, ServedModel
 from stoker.server.api import Call, Router
 from stoker.server.dialects.ollama.model_replies import (
     card_details,
@@ -49,7 +49,7 @@ from stoker.server.dialects.ollama.types import (
 )
 from stoker.server.error_types import OllamaError
 from stoker.server.errors import error_event, json_response
-from stoker.server.models.local_models import LocalModel, LocalModels, pullable
+from stoker.server.models.local_models import LocalModel, LocalModels, look_again, pullable
 from stoker.server.models.pulls import Pulls, PullState, first_news
 from stoker.server.transport.sse import NDJSON, EventStream
 
@@ -139,7 +139,7 @@ async def create(call: Call[CreateRequest]) -> Response:
         raise InvalidInput("`from` is missing: it names the model that is the base", parameter="from")
     base = own_name(wire.base)
     await call.off_loop(LocalModels(registry).create, name, base, wire.system, wire.parameters or {})
-    await _look_again(registry, name)
+    await look_again(registry, name)
     if wire.stream is False:
         return json_response(PullStatus("success"))
     return Response(_line(PullStatus("writing manifest")) + _line(PullStatus("success")), media_type=NDJSON_MEDIA)
@@ -156,7 +156,7 @@ async def create(call: Call[CreateRequest]) -> Response:
 async def delete(call: Call[NameRequest]) -> Response:
     name = required_name(call.body)
     await call.off_loop(LocalModels(call.registry).delete, name)
-    await _look_again(call.registry, name)
+    await look_again(call.registry, name)
     return Response()
 
 
@@ -176,13 +176,6 @@ async def copy(call: Call[CopyRequest]) -> Response:
     names = own_name(wire.source or ""), own_name(wire.destination or "")
     await call.off_loop(LocalModels(call.registry).copy, *names)
     return Response()
-
-
-async def _look_again(registry: Registry, name: str) -> None:
-    """Has what was loaded under this name ended, and finds what has it now."""
-    if any(status.model_id == name for status in registry.statuses()):
-        await registry.unload(name, waits=True)
-    await registry.refresh()
 
 
 def _tags(models: LocalModels) -> TagList:
