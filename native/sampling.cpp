@@ -1,6 +1,7 @@
 #include "sampling.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -16,8 +17,9 @@ constexpr auto ranks_before = [](const Ranked& a, const Ranked& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
 };
 
-// Of likely tokens: an answer takes about a tenth of the time of a mask.
-constexpr int32_t kMostAsked = 8;
+// Of likely tokens, and how many of them for each that is allowed, and one more: where many are forbidden, a mask is quicker. An
+// answer takes about a twentieth of the time of a mask.
+constexpr int32_t kMostAsked = 16, kAskedForOne = 4;
 
 // How many of the largest logits count; 0: all of them.
 int32_t wanted_of(const Chain& chain) { return chain.temperature == 0 ? 1 : chain.top_k; }
@@ -65,16 +67,15 @@ int32_t RowSampler::choose_allowed(const float* row, int32_t n, const Chain& cha
     if (!look(row, n, maxima)) {
         return -1;
     }
-    likely_.clear();
     return choose_masked(row, n, chain, mask);
 }
 
-// From a row that is looked at. What is likely is known, or empty.
+// From a row that is looked at.
 int32_t RowSampler::choose_masked(const float* row, int32_t n, const Chain& chain, std::span<const uint32_t> mask) {
     const int32_t count = wanted_of(chain);
     const bool takes_all = count == 0;  // the mass of the whole row
     if (!takes_all && (rank_few(row, n, count, mask) ||
-                       ((!likely_.empty() || find_likely(row, n, chain)) && rank_likely(count, mask)))) {
+                       (find_likely(row, n, chain, std::max(2 * count, count + kMostAsked)) && rank_likely(count, mask)))) {
         return ranked_.empty() ? -1 : draw_ranked(chain);
     }
     const int32_t wanted = takes_all ? num_blocks_ : std::min(count, num_blocks_);
@@ -110,81 +111,87 @@ int32_t RowSampler::choose_asking(const float* row, int32_t n, const Chain& chai
     if (!look(row, n, maxima)) {
         return -1;
     }
-    if (find_likely(row, n, chain) && is_decided_by(chain, allowed.allows)) {
-        return chain.temperature == 0 ? ranked_.front().token_id : draw(chain);
+    if (find_likely(row, n, chain, std::max(wanted_of(chain), kMostAsked))) {
+        if (const auto drawn = drawn_by(chain, allowed.allows)) {
+            return *drawn;
+        }
     }
     const auto mask = allowed.mask();
     return mask ? choose_masked(row, n, chain, *mask) : choose_looked_at(row, n, chain);
 }
 
-// Ranks twice as many tokens as are wanted, or some more, as if all were allowed. False: that is not worth it.
-bool RowSampler::find_likely(const float* row, int32_t n, const Chain& chain) {
+// Ranks some tokens, as if all were allowed. False: that is not worth it.
+bool RowSampler::find_likely(const float* row, int32_t n, const Chain& chain, int32_t size) {
     const int32_t count = wanted_of(chain);
     likely_.clear();
     if (count == 0 || 2 * count > num_blocks_) {
         return false;
     }
-    rank(row, n, std::max(2 * count, count + kMostAsked));
+    rank(row, n, size);
     likely_.swap(ranked_);
     return true;
 }
 
-// The tokens that top-p and min-p keep are a beginning of those that are allowed. It may be known before all of these are, since
-// the others weigh at least nothing, and at most as much as the next likely tokens.
+// The token that is drawn may be known before it is known which tokens top-p and min-p keep: the kept ones are a beginning of those
+// that are allowed, and those that were not asked about weigh at least nothing, and at most as much as the next likely tokens.
 //
 //   likely    a  b  c  d  e  f      of three wanted: b and d are allowed, and the third weighs at most as much as e
 //   asked     .  b  .  d
-bool RowSampler::is_decided_by(const Chain& chain, const std::function<bool(int32_t)>& allows) {
+std::optional<int32_t> RowSampler::drawn_by(const Chain& chain, const std::function<bool(int32_t)>& allows) {
     const auto count = size_t(wanted_of(chain)), most = std::min(size_t(kMostAsked), likely_.size());
+    const bool are_others = likely_.size() >= std::max(count, size_t(kMostAsked));  // fewer are all that are possible
     const auto add = [&](size_t first, size_t size) {
         const auto from = likely_.begin() + ptrdiff_t(first);
         ranked_.insert(ranked_.end(), from, from + ptrdiff_t(std::min(size, likely_.size() - first)));
+        if (are_others) {
+            ranked_.resize(count, likely_.back());
+        }
     };
     ranked_.clear();
     add(0, count);
-    if (!is_decided(chain, std::min(most, ranked_.size()), most)) {
-        return false;  // nor is it if some of these are forbidden
+    if (!drawn_from_known(chain, std::min(most, ranked_.size()))) {
+        return {};  // nor is it likely to be known if some of these are forbidden
     }
-    ranked_.clear();
+    std::array<Ranked, kMostAsked> allowed;
     size_t num_allowed = 0;
-    for (size_t i = 0; i < most; ++i) {
+    for (size_t i = 0; i < most && num_allowed < count && i < kAskedForOne * (num_allowed + 1); ++i) {
         if (allows(likely_[i].token_id)) {
-            ranked_.resize(num_allowed);
-            add(i, count - num_allowed);
-            if (is_decided(chain, ++num_allowed, i + 1)) {
-                return true;
+            allowed[num_allowed++] = likely_[i];
+            ranked_.assign(allowed.begin(), allowed.begin() + ptrdiff_t(num_allowed));
+            add(i + 1, count - num_allowed);
+            if (const auto drawn = drawn_from_known(chain, num_allowed)) {
+                return drawn;
             }
         }
     }
-    return false;
+    return {};
 }
 
-// Whether it is known which tokens are kept; if so, only those are left. Of the ranked tokens the first are allowed, and the
-// others may be; of the likely ones so many were asked about.
-bool RowSampler::is_decided(const Chain& chain, size_t num_allowed, size_t num_asked) {
+// The token that is drawn, whatever the tokens are that were not asked about; nothing if it depends on them. So many of the ranked
+// tokens are allowed, and the others may be.
+std::optional<int32_t> RowSampler::drawn_from_known(const Chain& chain, size_t num_allowed) {
     peak_ = ranked_.front().logit;
     if (chain.temperature == 0 || chain.top_k == 1) {
-        ranked_.resize(1);
-        return true;
+        return ranked_.front().token_id;
     }
-    const double most = accumulate(1), least = cumulative_[num_allowed - 1];
-    const auto end = cumulative_.begin() + num_allowed;
-    // Too many if it is more than those that are known.
-    const auto kept = [&](double total) {
-        return chain.top_p < 1 ? size_t(std::lower_bound(cumulative_.begin(), end, chain.top_p * total) - cumulative_.begin()) + 1
-                               : size_t(num_allowed) + 1;
-    };
-    size_t fewest = kept(least), largest = kept(most);
-    const double floor = double(peak_) - chain.min_p_distance;
-    if (num_allowed == size_t(chain.top_k) || num_asked >= likely_.size() || !(likely_[num_asked].logit >= floor)) {
-        fewest = std::min(fewest, num_allowed);  // there are no others, or all of them are too unlikely
-        largest = std::min(largest, num_allowed);
-    }
-    if (fewest != largest || largest > num_allowed) {
-        return false;
+    size_t fewest = num_allowed, largest = ranked_.size();  // of the tokens that are kept
+    if (chain.top_p < 1) {
+        const double most = accumulate(1), least = cumulative_[num_allowed - 1];
+        const auto kept = [&](double total) {
+            return size_t(std::ranges::lower_bound(cumulative_, chain.top_p * total) - cumulative_.begin()) + 1;
+        };
+        fewest = std::min(num_allowed, kept(least));
+        largest = kept(most) <= num_allowed ? kept(most) : ranked_.size();  // or more than are known, which may be all
     }
     ranked_.resize(largest);
-    return true;
+    drop_unlikely(chain);
+    fewest = std::min(fewest, ranked_.size());
+    constexpr double kRounding = 1 + 1e-12;
+    const double most = accumulate(chain.temperature) * kRounding, least = cumulative_[fewest - 1];
+    const double at = uniform(chain.seed, chain.index);
+    const auto drawn = [&](double total) { return size_t(std::ranges::upper_bound(cumulative_, at * total) - cumulative_.begin()); };
+    const size_t first = drawn(least);
+    return first < fewest && drawn(most) == first ? std::optional(ranked_[first].token_id) : std::nullopt;
 }
 
 // Ranks what a mask allows if that is little. False: it is not.
@@ -357,12 +364,17 @@ void RowSampler::keep_mass(double top_p, double total) {
     }
 }
 
-// Min-p, temperature and the draw, on what is ranked.
-int32_t RowSampler::draw(const Chain& chain) {
+// Min-p.
+void RowSampler::drop_unlikely(const Chain& chain) {
     const double least = double(peak_) - chain.min_p_distance;
     while (!(ranked_.back().logit >= least)) {
         ranked_.pop_back();
     }
+}
+
+// Min-p, temperature and the draw, on what is ranked.
+int32_t RowSampler::draw(const Chain& chain) {
+    drop_unlikely(chain);
     const double target = uniform(chain.seed, chain.index) * accumulate(chain.temperature);
     return ranked_[std::upper_bound(cumulative_.begin(), cumulative_.end(), target) - cumulative_.begin()].token_id;
 }

@@ -74,10 +74,10 @@ private:
     bool rank_few(const float* row, int32_t n, int32_t count, std::span<const uint32_t> mask);
     bool rank_likely(int32_t count, std::span<const uint32_t> mask);
     int32_t choose_masked(const float* row, int32_t n, const Chain& chain, std::span<const uint32_t> mask);
-    bool find_likely(const float* row, int32_t n, const Chain& chain);
-    bool is_decided_by(const Chain& chain, const std::function<bool(int32_t)>& allows);
+    bool find_likely(const float* row, int32_t n, const Chain& chain, int32_t size);
+    std::optional<int32_t> drawn_by(const Chain& chain, const std::function<bool(int32_t)>& allows);
+    std::optional<int32_t> drawn_from_known(const Chain& chain, size_t num_allowed);
     int32_t draw_ranked(const Chain& chain);
-    bool is_decided(const Chain& chain, size_t num_allowed, size_t num_asked);
     void keep_largest(int32_t count);
     int32_t choose_looked_at(const float* row, int32_t n, const Chain& chain);
     int32_t first_largest(const float* row, int32_t n) const;
@@ -86,6 +86,7 @@ private:
     void rank_mass(const float* row, int32_t n, double top_p);
     double accumulate(double temperature);
     void keep_mass(double top_p, double total);
+    void drop_unlikely(const Chain& chain);
     int32_t draw(const Chain& chain);
 
     const SamplingKernels& kernels_;

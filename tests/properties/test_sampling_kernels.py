@@ -335,7 +335,7 @@ def test_a_choice_by_asking_is_the_choice_by_a_mask(chain: tuple[float, int]) ->
         found = sampler.choose(logits, [open_row(n, settings, seed, biases=[(5, 2.0)])], maxima, [asked])
         assert found == sampler.choose(logits, [open_row(n, settings, seed, biases=[(5, 2.0)])], maxima, [words])
         assert np.array_equal(logits, before)
-        assert asked.num_asked <= 8
+        assert asked.num_asked <= 16
         assert asked.num_masks <= 1
         num_masks += asked.num_masks
     assert num_masks > 0

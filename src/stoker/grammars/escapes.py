@@ -162,7 +162,9 @@ class JsonConstraint(GrammarConstraint):
 
     def allows(self, token_id: int) -> bool:
         """See `Constraint.allows`."""
-        return self._is_known(token_id) or self._goes_on(token_id)
+        if self._begun:
+            return self._is_known(token_id) or self._goes_on(token_id)
+        return super().allows(token_id) or self._continues(token_id)
 
     def push(self, token_id: int) -> None:
         """See `Constraint.push`."""
