@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from psutil import Process
 
-from tests.e2e.clusters import IS_LONG, LIMIT_S, WAIT_S, ask, cluster, needs_ray
+from tests.e2e.clusters import IS_LONG, LIMIT_S, WAIT_S, actors, ask, cluster, engine_of, needs_ray
 from tests.e2e.conftest import Server, serving
 from tests.waiting import BOUND_S, wait_until
 
@@ -166,7 +167,7 @@ def test_prefix_is_found_again_where_it_was_computed(two: Server) -> None:
 
 
 def test_nothing_is_left_when_it_has_stopped(script: Path, tmp_path: Path) -> None:
-    from psutil import Process, wait_procs
+    from psutil import wait_procs
 
     with cluster("scripted", "--script", str(script), "--threads", "1", log=tmp_path / "log") as server:
         assert ask(server.url, "Hi").status_code == 200
@@ -201,3 +202,9 @@ def test_real_model_answers_as_on_one_server(smollm2_path: Path, served_smollm2:
 
 def ask_with_key(server: Server, **body: Any) -> httpx.Response:
     return send(server, "POST", "/v1/completions", {"prompt": "Hi.", "max_tokens": 4, **body})
+
+
+def test_processes_have_the_priority_of_the_command(two: Server) -> None:
+    family = [process for kind in ("engine", "front") for process in actors(two, kind)]
+    family += [engine_of(process) for process in actors(two, "engine")]
+    assert {process.nice() for process in family} == {Process(two.pid).nice()}

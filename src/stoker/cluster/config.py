@@ -34,8 +34,12 @@ ENVIRONMENT: Mapping[str, str] = {
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "1",
+    "RAY_worker_niceness": "0",
 }
-"""Environment of every Ray process, on every node, before it starts. Variables that are set already stay."""
+"""Environment of every Ray process, on every node, before it starts. Variables that are set already stay.
+
+Ray gives its workers a niceness of 15. Beside a few busy processes, they would then hardly run.
+"""
 _SECRETS = ("api_key", "admin_key")
 _MAX_FRONTS = 64
 _PORT = 8000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import logging
 import os
+import random
 import signal
 import socket
 import time
@@ -29,6 +30,8 @@ _PORTS = (
     "RAY_SERVE_HAPROXY_STATS_PORT",
 )
 """Variables with the ports of Ray's entrance: several clusters, one per command, may run on one machine."""
+_INNER_PORTS = range(20000, 32768)
+"""Above the ports of Ray's workers, and below those that Linux gives to outgoing connections."""
 _POLL_S = 0.25
 _READY_S = 1800.0
 """Time in which the models must answer; they may have to be downloaded first."""
@@ -248,8 +251,11 @@ def _last_line(text: str) -> str:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """A free port that the kernel gives to no outgoing connection. Ray makes hundreds before its entrance listens."""
+    for port in random.sample(_INNER_PORTS, 64):
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise ConfigError("no port between 20000 and 32767 is free for Ray's entrance", key="port")
 
 
 @contextmanager
