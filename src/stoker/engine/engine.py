@@ -153,7 +153,7 @@ class Engine:
         """Tokenizes and checks a request for embeddings or reranking. Any thread may call it.
 
         Raises:
-            InvalidInput: the model cannot embed. `EmbeddingRequests.admit` lists further errors.
+            InvalidInput: the model cannot embed. See also `EmbeddingRequests.admit` and `Adapters.check_embeds`.
         """
         job = self._embeddings.admit(embed)
         self.adapters.check_embeds(embed.adapters)

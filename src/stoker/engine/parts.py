@@ -1,4 +1,4 @@
-"""What an engine is made of beside its scheduler: parts that a loaded model offers, or what stands in their place."""
+"""Builds the parts of an engine around its scheduler from a loaded model, or substitutes for unsupported ones."""
 
 from __future__ import annotations
 
