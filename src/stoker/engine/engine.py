@@ -128,7 +128,7 @@ class Engine:
         return self._streams.next_deadline
 
     def on_arrival(self, call: Callable[[], None]) -> None:
-        """Registers `call`: another thread calls it when KV from a tier has arrived that `is_waiting` waited for."""
+        """Registers `call`: another thread calls it when KV wanted from disk has arrived, or will not arrive."""
         self._transfers.on_arrival(call)
 
     def admit(self, submit: Submit) -> Stream:
