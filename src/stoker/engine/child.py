@@ -90,7 +90,7 @@ class Child:
         await self.reap()
 
     async def reap(self) -> None:
-        """Kills what is left of the process, waits for it, and frees everything."""
+        """Kills the process if it still runs, waits for its exit, and frees everything."""
         self._process.kill()  # has no effect on a process whose exit was already waited for
         if await self._has_exited(_REAP_S):
             self._waiter.join(_REAP_S)

@@ -232,7 +232,7 @@ class EngineClient:
         )
 
     async def close(self) -> None:
-        """Ends every request with `ModelNotLoaded` and stops the child. Calling it twice is allowed."""
+        """Ends all requests and questions with `ModelNotLoaded` and stops the child. Calling it twice is allowed."""
         self._requests.end_all(ModelNotLoaded("the model was closed"))
         self._questions.end_all(ModelNotLoaded("the model was closed"))
         await self._supervisor.close()

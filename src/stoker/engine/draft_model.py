@@ -136,7 +136,7 @@ class DraftModel:
         slot = self._by_sequence.get(sequence) or self._taken(sequence)
         slot.last_used = next(self._ticks)
         num_right = _num_common(slot.entries, sequence.entries, slot.num_sure)
-        num_right = min(num_right, len(sequence.entries) - 1)  # the last one is always computed: it gives the logits
+        num_right = min(num_right, len(sequence.entries) - 1)  # the last entry is computed again, for its logits
         self._cut(slot, num_right)
         slot.num_sure = num_right
         return slot
@@ -215,7 +215,7 @@ class DraftModel:
         for slot, entries in parts:
             start = 0
             while start < len(entries):
-                if room == 0 or (start and chunks):  # a slot has one chunk in a batch
+                if room == 0 or (start and chunks):  # at most one chunk per slot in a batch
                     yield tuple(chunks)
                     chunks, room = [], most
                 piece = entries[start : start + room]

@@ -98,7 +98,7 @@ class NoEmbeddings:
         self._name = name
 
     def admit(self, embed: Embed) -> NoReturn:
-        """Refuses.
+        """Refuses every request.
 
         Raises:
             InvalidInput: always.

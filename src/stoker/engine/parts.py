@@ -24,7 +24,7 @@ from stoker.sampling.sampler import Sampler
 
 
 class NoMaxima:
-    """In place of the port of a backend that does not report the maxima of logits."""
+    """In place of a `MaximaPort` for a backend that does not report the maxima of logits."""
 
     maxima = None
 

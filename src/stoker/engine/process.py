@@ -152,7 +152,7 @@ class _EngineProcess:
         self._writer = threading.Thread(target=self._write, name="stoker-writer", daemon=True)
 
     def run(self) -> int:
-        """Serves; returns the exit code."""
+        """Serves until the engine is told to stop or dies. Returns the exit code."""
         # A handler may interrupt any line of this thread, so it takes no lock.
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self._wake(_TERMINATE))
         self._writer.start()
@@ -347,10 +347,10 @@ class _EngineProcess:
     def _end(self) -> None:
         self._is_ending.set()
         with suppress(queue.Full):
-            self._outbox.put_nowait([])  # the writer may be asleep
+            self._outbox.put_nowait([])  # wakes the writer thread
 
     def _wake(self, why: bytes) -> None:
-        with suppress(BlockingIOError):  # full: woken often enough already
+        with suppress(BlockingIOError):  # the socket is full: the main thread has wake-ups to read already
             self._wake_sender.send(why)
 
     def _write(self) -> None:
@@ -390,7 +390,7 @@ def _size(command: Submit | Tokenize | CountTokens | Detokenize) -> int:
 
 
 def _tell(events: zmq.Socket[bytes], loading: Loading) -> None:
-    with suppress(zmq.Again):  # progress that is not read now would be stale later
+    with suppress(zmq.Again):  # drop a progress report that cannot be sent now: it would be stale later
         events.send(msgspec.msgpack.encode([loading]), zmq.DONTWAIT)
 
 

@@ -113,7 +113,7 @@ class Launch(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionUse(msgspec.Struct, frozen=True):
-    """A conversation that a client has given a name."""
+    """The named session that a request belongs to."""
 
     name: str
     """Name of the session, unique among all owners."""
@@ -232,8 +232,8 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
     relaxed: tuple[str, ...] = ()
     """Descriptions of the parts of a JSON schema that are not enforced."""
     blocks: list[int] = []
-    """Numbers of the prompt's whole blocks (see `blocks_held`), if they were asked for and other requests may reuse
-    them."""
+    """Numbers of the prompt's whole KV blocks (see `blocks_held`), if the request asked for them and other requests may
+    reuse them."""
 
 
 class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -267,7 +267,7 @@ class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     stop_match: str | int | None = None
     """The stop string or stop token id that ended the answer, if one did."""
     prompt: list[PromptToken] | None = None
-    """The prompt, on the first output of a request that asked for its echo."""
+    """The prompt's tokens, on the first output of a request with `Submit.echo`."""
     timing: Timing | None = None
     """Durations and draft counts, on the last output of a request; None if they are not known."""
     marks: list[tuple[int, str]] = []
@@ -279,7 +279,7 @@ class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The request ended with an error, before or after its first token."""
+    """A request ended with an error, before or after its first token."""
 
     request_id: str
     code: str

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 else:
-    np = lazy_module("numpy")  # for servers that are asked for embeddings
+    np = lazy_module("numpy")  # imported on first use, because only embeddings need it
 
 A = TypeVar("A", bound="Answer")
 
@@ -147,7 +147,7 @@ class EndReasoning(Question[ReasoningEnded], frozen=True, tag=True):
 
 
 class SlotFiled(Answer, frozen=True, tag=True):
-    """A slot was saved or restored."""
+    """The result of saving or restoring a slot."""
 
     num_tokens: int
     num_bytes: int
@@ -265,7 +265,7 @@ class ReadPrefix(Question[PrefixText], frozen=True, tag=True):
     node: int
     """Number of the node in a `PoolView`."""
     replica: int = 0
-    """The engine whose pool is meant, in a model with replicas."""
+    """Number of the engine whose KV pool is read, for a model with several engines (replicas)."""
     max_tokens: int = 200
 
 
@@ -322,7 +322,7 @@ class ShareKV(Question[KVShare], frozen=True, tag=True):
 
 
 class Unanswered(Answer, frozen=True, tag=True):
-    """The question was refused."""
+    """The error answer to a question that was refused or failed."""
 
     code: str
     message: str

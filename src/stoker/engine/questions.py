@@ -57,7 +57,7 @@ class Questions:
         finally:
             self._pending.pop(command.question_id, None)
             if isinstance(command, Embed) and (not future.done() or future.cancelled()):
-                with contextlib.suppress(ModelNotLoaded):  # then no engine computes it
+                with contextlib.suppress(ModelNotLoaded):  # no child is ready, so nothing computes the question
                     self._send(Abort(command.question_id))
         if isinstance(answer, Unanswered):
             raise answer.error()

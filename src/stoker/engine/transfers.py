@@ -139,7 +139,7 @@ class Transfers:
         )
 
     def close(self) -> None:
-        """Ends the tiers' thread."""
+        """Closes the tiers, and waits a bounded time for their thread."""
         if not self._store.close():
             logger.error("the prefix cache on disk did not close in time; blocks that were being written are lost")
 

@@ -54,11 +54,11 @@ class Candidates:
         return np.flatnonzero(self.logits >= np.float64(self.peak - distance))
 
     def shifted(self) -> NDArray[np.float64]:
-        """Logits minus the largest one: float64 values in -inf … 0, in an array of its own."""
+        """Logits minus the largest one: float64 values from -inf to 0, in a new array."""
         return np.subtract(self.logits, self.peak, dtype=np.float64)
 
     def weights(self) -> NDArray[np.float64]:
-        """Probabilities times one common factor; the largest is 1."""
+        """Unnormalized probabilities, scaled so that the largest is 1."""
         shifted = self.shifted()
         # Compiled code weighs its sorted candidates with the same `exp`, so results are equal bit for bit.
         return exp(shifted) if self.is_sorted else np.exp(shifted, out=shifted)

@@ -91,7 +91,7 @@ class Dry:
     ```
     """
 
-    def __init__(  # one number per parameter of the method
+    def __init__(  # one argument per parameter of the DRY method
         self,
         *,
         multiplier: float,

@@ -36,7 +36,7 @@ class Vocabulary:
 
 
 class Edit(Protocol):
-    """One kind of change to a row. It belongs to one sequence."""
+    """One kind of change to the logits of a row, such as a bias or a penalty. It belongs to one sequence."""
 
     @property
     def is_idle(self) -> bool:
@@ -49,7 +49,7 @@ class Edit(Protocol):
         ...
 
     def apply(self, row: Row) -> None:
-        """Changes the row in place. A finite logit becomes finite or -inf, and -inf stays as it is."""
+        """Changes the row in place. A finite logit becomes finite or -inf; a logit of -inf stays -inf."""
         ...
 
     def push(self, token_id: int) -> None:

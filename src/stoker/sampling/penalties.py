@@ -1,7 +1,7 @@
-"""Repetition, presence and frequency penalties over a window of the history, kept up to date token by token.
+"""Repetition, presence and frequency penalties over a window of the token history, updated with each token.
 
-Semantics of llama.cpp (`src/llama-sampler.cpp`, `llama_sampler_init_penalties`), except that a window of -1 really is
-the whole history.
+The semantics are those of llama.cpp (`src/llama-sampler.cpp`, `llama_sampler_init_penalties`), except that a window of
+-1 really is the whole history.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class TypicalP:
-    """Keeps the tokens whose surprise is nearest to the entropy, up to a mass above `p` (arXiv:2202.00666)."""
+    """Keeps the tokens whose surprise is nearest to the entropy, up to a probability above `p` (arXiv:2202.00666)."""
 
     p: float
 
@@ -91,7 +91,7 @@ def _typical_positions(distance: NDArray[np.float64], probabilities: NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class TopP:
-    """Keeps the smallest set of most likely tokens whose mass reaches `p` (arXiv:1904.09751)."""
+    """Keeps the smallest set of most likely tokens whose total probability reaches `p` (arXiv:1904.09751)."""
 
     p: float
 
