@@ -136,7 +136,7 @@ class DraftModel:
         slot = self._by_sequence.get(sequence) or self._taken(sequence)
         slot.last_used = next(self._ticks)
         num_right = _num_common(slot.entries, sequence.entries, slot.num_sure)
-        num_right = min(num_right, len(sequence.entries) - 1)  # the last entry is computed again, for its logits
+        num_right = min(num_right, len(sequence.entries) - 1)  # the last entry is always computed, for its logits
         self._cut(slot, num_right)
         slot.num_sure = num_right
         return slot

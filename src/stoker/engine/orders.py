@@ -16,7 +16,7 @@ import msgspec
 from stoker.engine.protocol import Expect, Launch, Loading
 
 Prepare: TypeAlias = Callable[[str], None]
-"""Called with the path of a model that will probably be loaded. It must not fail, and must keep little in memory."""
+"""Called with the path of a model that will probably be loaded. Must not fail, and keeps little if it is not loaded."""
 
 EXIT_ORPHANED = 4
 
