@@ -1,12 +1,12 @@
 """The LoRA adapters of one engine, by name: loaded, chosen by requests, and freed when no request uses them.
 
 ```
-    name --> adapter --> key of its content          in requests, KV and backend there are keys only
-    "sql"    id 0        9f2c…                       two names of one content are one adapter to them
+    name --> adapter --> key of its content          requests, KV cache and backend use keys only:
+    "sql"    id 0        9f2c…                       two names with the same content are one adapter for them
 ```
 
-What a name means is looked up once, when a request is admitted. From then on its lease keeps the content loaded: a
-name that is removed, or given to another file, changes nothing for running requests.
+A name is resolved once, when a request is admitted. From then on the request's lease keeps the content loaded. If the
+name is removed or given to another file, running requests are not affected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stoker.models.lora import LoraFile, file_version
 logger = logging.getLogger(__name__)
 
 ReadAdapter: TypeAlias = Callable[[Path], LoraFile]
-"""Reads and checks a file; raises AdapterInvalid. For any thread."""
+"""Reads and checks an adapter file; raises `AdapterInvalid`. Any thread may call it."""
 
 _MAX_SCALE = 1000.0
 
@@ -44,11 +44,11 @@ class _Adapter:
     spec: AdapterSpec
     file: LoraFile
     scale: float
-    """For requests that choose nothing."""
+    """Scale for requests that select no adapters."""
 
 
 class Lease:
-    """What one request computes with, and its right to go on with it. Closing it twice is allowed."""
+    """The adapters of one request, which stay loaded while the lease is open. `Adapters.close` closes it."""
 
     __slots__ = ("__weakref__", "adapters", "is_open", "names", "num_tokens")
 
@@ -56,40 +56,40 @@ class Lease:
         self.adapters = adapters
         self.names = names
         self.num_tokens = 0
-        """Written with them so far."""
+        """Number of tokens generated with the adapters so far."""
         self.is_open = True
 
 
 class Adapters:
-    """Owns what is loaded. `read`, `prepare` and `lease` are for any thread, the others for the engine's own.
+    """An engine's adapters. Any thread may call `prepare`, `lease` and `check_embeds`; the engine's thread the rest.
 
     Args:
-        port: of the backend; None = it cannot apply adapters.
-        read_file: checks a file for the model.
+        port: loads adapters into the backend; None = the backend cannot apply adapters.
+        read_file: reads an adapter file and checks that it fits the model.
     """
 
     def __init__(self, port: AdapterPort | None = None, read_file: ReadAdapter | None = None) -> None:
         self._port = port
         self._read_file = read_file
         self._lock = threading.Lock()
-        """Guards the next five."""
+        """Guards `_by_name`, `_prepared`, `_leases`, `_num_ids` and `_tokens`."""
         self._by_name: dict[str, _Adapter] = {}
         self._prepared: dict[str, LoraFile] = {}
-        """By question. Bounded by the questions."""
+        """Files that were checked for a change, by question id. The number of open questions bounds it."""
         self._leases: WeakSet[Lease] = WeakSet()
-        """Also those of requests that never came to be: they end with their last reference."""
+        """All leases; one whose request was refused after `lease` disappears with its last reference."""
         self._num_ids = 0
         self._tokens: Counter[str] = Counter()
         self._loaded: set[str] = set()
-        """Keys of what the backend holds."""
+        """Keys of the adapters that the backend holds."""
         self._has_left = False
-        """Something is loaded that no name means."""
+        """The backend may hold an adapter that no name refers to."""
 
     def load(self, specs: Iterable[AdapterSpec]) -> None:
-        """Loads what an engine begins with.
+        """Loads the adapters that an engine starts with.
 
         Raises:
-            StokerError: one that is required cannot be had.
+            StokerError: an adapter that is required cannot be loaded.
         """
         for spec in specs:
             try:
@@ -100,7 +100,7 @@ class Adapters:
                 logger.error("the adapter %s is gone: %s", spec.name, error.message)
 
     def prepare(self, change: ChangeAdapters) -> None:
-        """Does what takes long about a change, before the engine's thread is asked for it.
+        """Does the slow part of a change, reading and checking the file, before the engine's thread makes the change.
 
         Raises:
             AdapterInvalid: see `read_lora`.
@@ -111,12 +111,12 @@ class Adapters:
                 self._prepared[change.question_id] = file
 
     def change(self, change: ChangeAdapters) -> None:
-        """Does what is asked for, all of it or nothing.
+        """Makes a change (new scales, a load, or an unload), completely or not at all.
 
         Raises:
-            InvalidInput: a name is taken or not possible, or a scale is out of range.
-            AdapterNotFound: there is none of this name or id.
-            AdapterInvalid, ResourceExhausted: it cannot be loaded.
+            InvalidInput: a name is in use or not allowed, or a scale is out of range.
+            AdapterNotFound: no adapter has this name or id.
+            AdapterInvalid, ResourceExhausted: the adapter cannot be loaded.
         """
         with self._lock:
             file = self._prepared.pop(change.question_id, None)
@@ -128,20 +128,20 @@ class Adapters:
             self._remove(change.unload)
 
     def cards(self) -> list[AdapterCard]:
-        """What is loaded, by id."""
+        """The loaded adapters, in the order of their ids."""
         with self._lock:
             present = sorted(self._by_name.values(), key=lambda adapter: adapter.adapter_id)
         return [_card(adapter) for adapter in present]
 
     def lease(self, choices: Sequence[AdapterChoice] | None) -> Lease:
-        """What a request computes with, from now until its lease is closed.
+        """Resolves the adapters of a request and keeps them loaded until the lease is closed.
 
         Args:
-            choices: what it asks for; None = every adapter with the scale that it has by itself.
+            choices: the adapters that the request selects; None = every adapter with its default scale.
 
         Raises:
-            AdapterNotFound: there is none of this name or id; the message lists those that there are.
-            InvalidInput: one is asked for twice, or a scale is out of range.
+            AdapterNotFound: no adapter has this name or id; the message lists the loaded ones.
+            InvalidInput: an adapter is selected twice, or a scale is out of range.
         """
         with self._lock:
             if choices is None:
@@ -153,16 +153,16 @@ class Adapters:
         return lease
 
     def has_all(self, adapters: AdapterSet) -> bool:
-        """Whether some name means each of these."""
+        """Whether each of these adapters is loaded under some name."""
         with self._lock:
             return {key for key, _ in adapters} <= {adapter.file.key for adapter in self._by_name.values()}
 
     def check_embeds(self, choices: Sequence[AdapterChoice] | None) -> None:
-        """Embeddings are computed by the model alone, whatever adapters apply by themselves.
+        """Checks a request for embeddings, which are computed without adapters, whatever adapters apply by default.
 
         Raises:
-            UnsupportedParameter: adapters are asked for.
-            AdapterNotFound: those that are asked for do not even exist.
+            UnsupportedParameter: the request selects adapters.
+            AdapterNotFound: the request selects an adapter that is not loaded.
         """
         if choices is None:
             return
@@ -172,14 +172,14 @@ class Adapters:
             raise UnsupportedParameter("embeddings are computed without adapters: leave `lora` out", parameter="lora")
 
     def close(self, lease: Lease) -> None:
-        """The request has ended."""
+        """Closes the lease of a request that has ended. Calling it twice is allowed."""
         with self._lock:
             if lease.is_open:
                 lease.is_open = False
                 self._tokens.update(dict.fromkeys(lease.names, lease.num_tokens))
 
     def sweep(self) -> None:
-        """Frees what no name means and no request computes with. To be called between two steps, now and then."""
+        """Unloads adapters that no name and no open lease refers to. To be called between two steps, now and then."""
         if not self._has_left:
             return
         assert self._port is not None, "it has loaded them"
@@ -192,10 +192,10 @@ class Adapters:
         self._has_left = bool(self._loaded - named)
 
     def loads(self, leases: Iterable[tuple[Lease, bool]]) -> list[AdapterLoad]:
-        """How busy each adapter is.
+        """The load of each adapter: running and waiting requests, and generated tokens.
 
         Args:
-            leases: of all requests that are alive, and whether each is running.
+            leases: the leases of all live requests, each with whether the request is running.
         """
         running: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
@@ -253,7 +253,7 @@ class Adapters:
         self.sweep()
 
     def _set_scales(self, scales: dict[int, float]) -> None:
-        """As llama-server: those that are not named get 0."""
+        """Sets scales by adapter id. As in llama-server, adapters without an entry get scale 0."""
         with self._lock:
             for adapter_id in scales:
                 self._find(AdapterChoice(adapter_id=adapter_id))
@@ -271,7 +271,7 @@ def _lease_of(chosen: Sequence[tuple[_Adapter, float]]) -> Lease:
     scales: dict[str, float] = {}
     for adapter, scale in chosen:
         scales[adapter.file.key] = scales.get(adapter.file.key, 0.0) + scale
-    # In the order of the keys: what is applied together has one name, however it was asked for.
+    # Sorted by key, so that the same adapters with the same scales give the same set in any order of selection.
     adapters = tuple((key, float(scale)) for key, scale in sorted(scales.items()) if scale)
     return Lease(adapters, tuple(adapter.spec.name for adapter, scale in chosen if scale))
 

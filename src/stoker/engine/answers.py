@@ -1,4 +1,4 @@
-"""Answers to questions, which cost no forward pass: about texts and tokens, slots and adapters."""
+"""Answers the questions that cost no forward pass: about texts and tokens, slots, sessions, KV blocks, adapters."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ NO_TOKEN = "\ufffc".encode()
 
 
 class Answers:
-    """Answers what an engine is asked. Questions about texts need the vocabulary only, so any thread may ask them; all
-    others belong to the thread that steps.
+    """Answers the questions to one engine. Questions about texts need the vocabulary only, so any thread may ask them;
+    all others belong to the thread that steps.
 
     Args:
         tokenizer: safe to use from several threads.
-        scheduler: of the engine.
-        transfers: of the engine.
-        adapters: of the engine.
-        sessions: of the engine.
-        look: what the engine does, and has done since a serial.
-        end_reasoning: ends the reasoning of a reply's choices, and says how many of them were reasoning.
-        share_kv: moves the size of the KV pool.
+        scheduler: the engine's scheduler.
+        transfers: the engine's transfers.
+        adapters: the engine's LoRA adapters.
+        sessions: the engine's sessions.
+        look: returns a view of the engine with the records since a serial.
+        end_reasoning: ends the reasoning of a reply's choices, and returns how many of them were reasoning.
+        share_kv: reports how the KV pool is used, and changes its size.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Answers:
         self._adapters = adapters
         self._look = look
         self._blocks: BlockLedger | None = None
-        """Made when it is first asked for."""
+        """The ledger of KV blocks; created by the first question about them."""
 
     def answer(self, question: QuickQuestion) -> AnswerEvent:
         """Answers a question.
 
         Raises:
-            InvalidInput: it asks for something that is not there.
-            UnsupportedParameter: only an engine's process can do it, or the model cannot.
+            InvalidInput: the question names something that does not exist.
+            UnsupportedParameter: only an engine's process can answer it, or the model does not support it.
         """
         match question:
             case Tokenize() | CountTokens() | Detokenize():
@@ -152,7 +152,7 @@ class Answers:
 
 
 def _text_of(tokenizer: Tokenizer, entries: Sequence[Entry]) -> str:
-    """As `PrefixText.text`."""
+    """The text of entries, in the form of `PrefixText.text`."""
     size = tokenizer.vocab_size
     pieces = (tokenizer.token_bytes(e, render_special=True) if 0 <= e < size else NO_TOKEN for e in entries)
     return b"".join(pieces).decode("utf-8", "replace")
@@ -184,7 +184,7 @@ def answer_tokenize(tokenizer: Tokenizer, question: Tokenize) -> Tokenized:
 
 
 def answer_detokenize(tokenizer: Tokenizer, question: Detokenize) -> Detokenized:
-    """The text of some tokens, special ones written out; bytes that are no UTF-8 become U+FFFD.
+    """The text of tokens, with special tokens written out; bytes that are not valid UTF-8 become U+FFFD.
 
     Raises:
         InvalidInput: a token id is outside the vocabulary.

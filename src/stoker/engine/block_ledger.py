@@ -1,11 +1,11 @@
-"""Which whole blocks of entries an engine holds, as changes from one look to the next. It sends nothing.
+"""Tracks which whole blocks of KV an engine holds, as changes from one look to the next. It sends nothing.
 
 ```
-    look 1   pool a b c              ──► everything         a caller that has seen the last look is told the changes,
-    look 2   pool a b     memory c   ──► pool -c, memory +c any other caller is told everything
+    look 1   pool a b c              ──► everything         a caller that has the result of the last look
+    look 2   pool a b     memory c   ──► pool -c, memory +c gets the changes, any other caller gets everything
 ```
 
-Between two looks it costs nothing: a look compares the slots of the pool with what the last look has found in them.
+It costs nothing between two looks: a look compares the slots of the pool with the result of the previous look.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BlocksT = TypeVar("BlocksT", StoredBlocks, RemovedBlocks)
 
 
 class BlockLedger:
-    """Belongs to the thread that steps.
+    """The blocks of one engine, as of the last look. Belongs to the thread that steps.
 
     Args:
-        kv: the pool. No other reader takes the cuts of its tree.
-        memory_keys: the blocks in memory behind the pool.
+        kv: the KV pool. Only this object may take the cuts of its tree.
+        memory_keys: returns the blocks in the RAM tier.
     """
 
     def __init__(self, kv: KVCache, memory_keys: MemoryKeys) -> None:
@@ -39,14 +39,14 @@ class BlockLedger:
         self._name = secrets.token_hex(4)
         self._serial = 0
         self._chains: dict[int, Chain] = {}
-        """Blocks of each slot that any request may read, as the last look has found them."""
+        """Blocks of each slot that any request may reuse, as of the last look."""
         self._num_slots: dict[bytes, int] = {}
         """Number of slots that hold a block, by its key."""
         self._in_memory: set[bytes] = set()
         self._num_memory_changes = -1
 
     def look(self, question: LookAtBlocks) -> BlocksHeld:
-        """What has changed since the look that the caller knows, or everything."""
+        """The changes since the last look if the caller has its result, or else all blocks."""
         is_known = (question.ledger, question.since) == (self._name, self._serial)
         stored, removed = self._look_at_pool(wants_tokens=question.wants_tokens)
         come, gone = self._look_at_memory()
@@ -59,7 +59,7 @@ class BlockLedger:
 
     def _look_at_pool(self, *, wants_tokens: bool) -> tuple[list[StoredBlocks], list[RemovedBlocks]]:
         before: dict[bytes, bool] = {}
-        """Of each block that a slot has taken or given up: whether any slot held it at the last look."""
+        """For each block that a slot has gained or lost: whether any slot held it at the last look."""
         tree = self._kv.tree
         for slot, length in tree.take_cuts().items():
             self._cut(slot, length // BLOCK_ENTRIES, before)
@@ -91,7 +91,7 @@ class BlockLedger:
         return len(self._chains[slot].keys) < self._kv.tree.length(slot) // BLOCK_ENTRIES
 
     def _grow(self, slot: int, before: dict[bytes, bool]) -> int:
-        """Returns the number of blocks that were known."""
+        """Adds new blocks of a slot to its chain. Returns the number of blocks that the chain had before."""
         chain = self._chains[slot]
         known = len(chain.keys)
         chain.extend(self._kv.tree.entries(slot))
@@ -111,10 +111,10 @@ class BlockLedger:
                 del self._num_slots[key]
         del chain.keys[num_blocks:]
         if not num_blocks:
-            del self._chains[slot]  # what comes into the slot may be computed with other adapters
+            del self._chains[slot]  # the slot's next content may be computed with other adapters
 
     def _runs(self, slot: int, first: int, wanted: set[bytes], *, wants_tokens: bool) -> Iterator[StoredBlocks]:
-        """Consecutive blocks of a slot that are `wanted`, from block `first` on; they are wanted only once."""
+        """Consecutive blocks of a slot that are in `wanted`, from block `first` on. Removes them from `wanted`."""
         keys = self._chains[slot].keys
         entries = self._kv.tree.entries(slot) if wants_tokens else []
         for start, end in _stretches([key in wanted for key in keys[first:]]):

@@ -1,7 +1,7 @@
-"""Runs of blocks of KV that an engine holds, as they are told to others. What counts them is `block_ledger`.
+"""Messages about the blocks of KV that an engine holds; `block_ledger` produces them.
 
-A block is 32 entries. Its number stands for these and for all entries before them (`core.blocks`), so equal prompts
-have equal numbers in every process.
+A block has 32 entries. Its number is a hash of these and of all entries before them (`core.blocks`), so equal prompts
+have equal block numbers in every process.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 import msgspec
 
 POOL, MEMORY = "pool", "memory"
-"""Where a block can be held."""
+"""Places that hold blocks: the KV pool, and the RAM tier."""
 
 
 class StoredBlocks(msgspec.Struct, frozen=True, array_like=True):
-    """Blocks that an engine has come to hold. Those of the pool are consecutive; those in memory are in no order."""
+    """Blocks that an engine now holds in one place. In the pool they are consecutive; in memory they have no order."""
 
     medium: str
     """`POOL` or `MEMORY`."""
     numbers: list[int]
     parent: int | None = None
-    """Number of the block before the first one; None: there is none, or it is not said."""
+    """Number of the block before the first one; None = there is none, or it is not reported."""
     token_ids: list[int] = []
-    """Entries of all blocks of the pool, if they were asked for; negative numbers stand for rows of images."""
+    """Entries of the blocks, for blocks in the pool, if requested; negative numbers stand for rows of images."""
     lora_id: int | None = None
     """Number of the set of adapters with which the blocks were computed; None = no adapters."""
 
 
 class RemovedBlocks(msgspec.Struct, frozen=True, array_like=True):
-    """Blocks that an engine holds no more in one place. It may still hold them in the other place."""
+    """Blocks that an engine no longer holds in one place. The other place may still hold them."""
 
     medium: str
     """`POOL` or `MEMORY`."""

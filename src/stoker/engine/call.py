@@ -1,4 +1,4 @@
-"""Something that another thread wants done by the engine's own, between two steps; the other one waits for it."""
+"""A function call that another thread gives to the engine's thread, which runs it between two steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """Done or ended once, by the engine's thread; `future` tells the other one."""
+    """A call with a future for its result. The engine's thread runs or ends it once; the other thread waits for it."""
 
     work: Callable[[], T]
     future: Future[T]
 
     def run(self) -> None:
-        """Does it. An error that is not of the world is the engine's end."""
+        """Runs the call. A `StokerError` goes to the future; any other exception is raised, and ends the engine."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -29,7 +29,7 @@ class Call(Generic[T]):
             self.future.set_exception(error)
 
     def end(self, error: StokerError) -> None:
-        """It will not be done, or not to its end."""
+        """Ends a call that is not done with `error`."""
         if self.future.done():
             return
         if self.future.running() or self.future.set_running_or_notify_cancel():

@@ -1,4 +1,4 @@
-"""Conversations to prompts, by the chat template of a loaded model's card."""
+"""Renders conversations to prompts with the chat template of a loaded model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stoker.text.chat_formats.probe import ChatFormat
     from stoker.text.chat_template import ChatTemplate
 else:
-    # An engine is told what to load before its parent imports what renders the first chat.
+    # Imported on first use, so that an engine can start to load before its parent imports the renderers.
     chat_template = lazy_module("stoker.text.chat_template")
     alternation = lazy_module("stoker.text.chat_formats.alternation")
     conversation = lazy_module("stoker.text.chat_formats.conversation")
@@ -28,20 +28,20 @@ else:
 
 _USUAL_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _SAY_SOMETHING = frozenset({"system", "developer", "user"})
-"""Roles whose messages are nothing without content."""
+"""Roles whose messages must have content."""
 
 
 def import_renderers() -> None:
-    """Imports what `CardTemplate` renders with: for a thread of a program that waits for a model."""
+    """Imports the modules that `CardTemplate` renders with. For a thread, while the program waits for a model."""
     import_module("stoker.text.chat_formats.conversation")
 
 
 class CardTemplate:
-    """Compiled at the first chat: a model whose template is broken still completes texts. For any thread.
+    """A model's chat template, for any thread. Compiled at the first chat: a broken one does not affect completions.
 
     Args:
-        card: of the loaded model.
-        volatile: what is dropped from the head of system prompts; None = nothing.
+        card: the card of the loaded model.
+        volatile: headers that are dropped from the start of system prompts; None = none.
     """
 
     def __init__(self, card: ModelCard, volatile: VolatileHeaders | None = None) -> None:
@@ -63,12 +63,12 @@ class CardTemplate:
             messages: the conversation, oldest first; not empty.
             add_generation_prompt: open the assistant's turn at the end.
             continue_final_message: leave the last message open, so that the answer continues it.
-            tools: definitions in OpenAI's shape that the model may call.
-            variables: further ones for the template (such as `enable_thinking`).
+            tools: tools that the model may call, defined as in OpenAI's API.
+            variables: further variables of the template (such as `enable_thinking`).
 
         Raises:
-            InvalidInput: a message has no content, or a role that is not usual and that the template does not name.
-            TemplateError: the source does not compile, or the template refused the messages.
+            InvalidInput: a message has no content, or an unusual role that the template does not name.
+            TemplateError: the template does not compile, or it refused the messages.
         """
         self._check(messages)
         messages = self._with_all_instructions(self._with_system(messages))
@@ -93,7 +93,7 @@ class CardTemplate:
         tools: Sequence[Mapping[str, Json]] | None,
         error: TemplateError,
     ) -> str:
-        """What a template refuses often lacks what it takes for granted; then it is told the same with fewer turns."""
+        """Retries with plainer forms of a conversation that the template refused, such as alternating turns."""
         plainer, completed = conversation.plainer(messages, tools, takes_system=self.chat_format.takes_system)
         alternating = alternation.alternating(plainer)
         tried = [([*messages], tools)]
@@ -106,7 +106,7 @@ class CardTemplate:
         raise error
 
     def _check(self, messages: Sequence[Message]) -> None:
-        """Most templates write any role as it is, so a slip of the pen would change the prompt without a word."""
+        """Checks roles and contents: most templates write any role unchanged, so a typo would silently go unnoticed."""
         for index, message in enumerate(messages):
             if not (message.role in _USUAL_ROLES or self._names_role(message.role)):
                 usual = ", ".join(sorted(_USUAL_ROLES))
@@ -123,13 +123,13 @@ class CardTemplate:
         return self._card.chat_template or ""
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The system prompt of the card opens a conversation that brings none."""
+        """Adds the card's system prompt to a conversation without a system prompt."""
         if not self._card.system or any(message.role in alternation.SYSTEM_ROLES for message in messages):
             return messages
         return [Message(role="system", content=self._card.system), *messages]
 
     def _with_all_instructions(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Many templates write a system prompt if it comes first, and drop all others without a word."""
+        """Moves instructions to where the template writes them: many silently drop all but a first system message."""
         if any(message.role == "developer" for message in messages) and not self.chat_format.takes_developer:
             messages = alternation.by_system(messages)
         if alternation.has_more_systems(messages) and not self.chat_format.takes_more_systems:
@@ -138,10 +138,10 @@ class CardTemplate:
 
     @cached_property
     def chat_format(self) -> ChatFormat:
-        """How the model reasons and calls tools.
+        """The format in which the model reasons and calls tools.
 
         Raises:
-            TemplateError: the source does not compile.
+            TemplateError: the template does not compile.
         """
         return probe.find_format(self._compiled, self._card.tool_format)
 

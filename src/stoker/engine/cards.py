@@ -1,4 +1,4 @@
-"""Properties of a loaded model for front ends, which its engine sends once, when it is ready."""
+"""Model cards: the properties of a loaded model, which its engine sends to front ends once, when it is ready."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
     def as_spec(self) -> AdapterSpec:
-        """What an engine that is started later is told. A file that has disappeared meanwhile must not keep it from
-        coming back.
+        """The specification with which a restarted engine loads the adapter. The adapter is not required then: a file
+        that has disappeared meanwhile must not keep the engine from starting.
         """
         return AdapterSpec(
             name=self.name, path=self.path, scale=self.scale, adapter_id=self.adapter_id, is_required=False
@@ -130,7 +130,7 @@ def _counted_on(card: ModelCard) -> tuple[object, ...]:
 
 
 def media_refused(kind: MediaKind, reason: str = "") -> UnsupportedParameter:
-    """The error of a request that gives a model what it does not take; `reason` is its card's `media_refusal`."""
+    """The error of a request with media that the model does not take; `reason` is the card's `media_refusal`."""
     plural = {"image": "images", "audio": "audio"}[kind]
     advice = "serve it with --mmproj FILE, the projector that belongs to the model"
     said = f": {reason}" if reason and kind == "image" else f"; {advice}"

@@ -5,7 +5,7 @@ parent  PUSH commands ---> PULL  child        one command per message
         PULL events   <--- PUSH               one list of events per step
 ```
 
-Each child gets a channel of its own, so that nothing of a dead one can reach the next.
+Each child gets a channel of its own, so that no message of a dead child can reach its successor.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stoker.engine.protocol import Command, Frame
 from stoker.errors import InvalidInput, ModelNotLoaded
 
 _MAX_IPC_PATH = 100
-"""Bytes; the operating systems allow 103 to 107 for a local socket's path."""
+"""Maximum length of a socket's path, in bytes; operating systems allow 103 to 107 for local sockets."""
 _MAX_UNSENT = 4096
-"""Commands that wait for a child that does not take them."""
+"""Maximum number of commands that wait for a child that does not read them."""
 _COMMANDS, _EVENTS = "commands", "events"
 
 _encoder = msgspec.msgpack.Encoder()
@@ -33,18 +33,18 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 
 
 class Channel:
-    """Two bound sockets, and the private folder they live in. Belongs to one event loop.
+    """Two bound sockets, and the private folder that contains them. Belongs to one event loop.
 
-    Where local sockets exist their folder is readable by this user only; elsewhere the loopback interface serves.
+    If local (ipc) sockets exist, only this user can read their folder; otherwise the loopback interface is used.
 
     Raises:
-        OSError: no folder or socket can be made.
+        OSError: the folder or a socket cannot be created.
     """
 
     def __init__(self, context: zmq.Context[Any]) -> None:
         self._loop = asyncio.get_running_loop()
         self._held: Frame | None = None
-        """Taken, and not given yet."""
+        """A frame that was read from the socket and not yet returned by `receive`."""
         self._waiter: asyncio.Future[None] | None = None
         with ExitStack() as undo:
             self._folder = _private_folder(undo) if zmq.has("ipc") else None
@@ -55,7 +55,7 @@ class Channel:
                 self._commands.set(zmq.SNDHWM, _MAX_UNSENT)
                 self.commands = self._bind(self._commands, _COMMANDS)
                 self.events = self._bind(self._events, _EVENTS)
-            except zmq.ZMQError as error:  # which is no OSError
+            except zmq.ZMQError as error:  # `ZMQError` is no subclass of `OSError`
                 raise OSError(error.errno, str(error)) from error
             undo.pop_all()
 
@@ -63,8 +63,8 @@ class Channel:
         """Gives a command to the child; never waits.
 
         Raises:
-            InvalidInput: a string in it is not valid Unicode.
-            ModelNotLoaded: the child has not taken commands for very long.
+            InvalidInput: a string in the command is not valid Unicode.
+            ModelNotLoaded: the child has not read commands for very long.
         """
         try:
             frame = _encoder.encode(command)
@@ -76,7 +76,7 @@ class Channel:
             raise ModelNotLoaded("the engine process does not take commands", retry_after_s=1.0) from error
 
     async def receive(self) -> Frame:
-        """The next frame. Lets others run first, also if it is there already. One task at a time waits."""
+        """Returns the next frame. Always yields to other tasks first. Only one task at a time may call it."""
         if self._take():
             await asyncio.sleep(0)
         while self._held is None:
@@ -87,7 +87,7 @@ class Channel:
         return frame
 
     async def receive_rest(self, wait_s: float) -> Frame:
-        """What a child that has ended had already sent: ends when nothing arrives for `wait_s`."""
+        """The events that a child sent before it ended. Returns when no frame arrives for `wait_s` seconds."""
         rest: Frame = []
         with suppress(TimeoutError):
             while True:
@@ -96,7 +96,7 @@ class Channel:
         return rest
 
     def close(self) -> None:
-        """Frees sockets and folder; unsent commands are lost. Calling it twice is allowed."""
+        """Closes the sockets and removes the folder; unsent commands are lost. Calling it twice is allowed."""
         self._commands.close()
         if not self._events.closed:
             self._loop.remove_reader(self._descriptor)
@@ -111,7 +111,7 @@ class Channel:
         return self._held is not None
 
     async def _arrival(self) -> None:
-        """Until something may have come: the descriptor tells of a change, once, and of nothing older."""
+        """Waits until a frame may have arrived. The descriptor signals each change once, and no earlier changes."""
         waiter = self._waiter = self._loop.create_future()
         self._loop.add_reader(self._descriptor, self._wake)
         await waiter
@@ -119,7 +119,7 @@ class Channel:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        else:  # no reader waits: the descriptor would call again and again
+        else:  # no task waits: the descriptor would call this method again and again
             self._loop.remove_reader(self._descriptor)
 
     def _bind(self, socket: zmq.Socket[bytes], name: str) -> str:
@@ -129,7 +129,7 @@ class Channel:
 
 
 def _open(context: zmq.Context[Any], kind: int, undo: ExitStack) -> zmq.Socket[bytes]:
-    # None of zmq's own for event loops: those cost a third of all that a token costs in this process.
+    # No `zmq.asyncio` sockets: they would cost a third of the time that a token takes in this process.
     socket: zmq.Socket[bytes] = zmq.Socket(context, kind)
     undo.callback(socket.close)
     socket.set(zmq.LINGER, 0)
@@ -146,7 +146,7 @@ def _private_folder(undo: ExitStack) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """Without looking what is in it, which takes a descriptor: there may be none."""
+    """Removes the folder without listing it: listing needs a file descriptor, and there may be none left."""
     with suppress(OSError):
         for name in (_COMMANDS, _EVENTS):
             (folder / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The parent's handle on one child process: started, heard, stopped, and always waited for. It decides no restart."""
+"""The parent's handle on one engine process: starts it, stops it, and waits for its exit. It decides no restart."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _REAP_S = 5.0
 
 
 class Child:
-    """One incarnation of an engine process, with its channel. Belongs to the running event loop.
+    """One engine process, with its channel; a restart creates another `Child`. Belongs to the running event loop.
 
-    Its output goes to our stderr. Its stdin stays open: when we die, however we die, it reads the end of it and exits.
+    The child's output goes to the parent's stderr. Its stdin stays open: if the parent dies, in whatever way, the child
+    reads the end of its stdin and exits.
 
     Args:
-        process: waits for its orders.
-        channel: the connection to this process alone.
-        launch: what the process is told to load.
+        process: a started process that waits for its `Launch`.
+        channel: the connection to this process only.
+        launch: the message that tells the process what to load.
 
     Raises:
         OSError: no thread can be started to wait for the process.
@@ -41,7 +42,7 @@ class Child:
     def __init__(self, process: spare.Process, channel: Channel, launch: Launch) -> None:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = loop.create_future()
-        """The exit code; negative: the signal that killed it."""
+        """The exit code of the process; if negative, the number of the signal that killed it."""
         self.channel = channel
         self._process = process
         line = msgspec.json.encode(launch) + b"\n"
@@ -79,7 +80,7 @@ class Child:
         return self._process.pid
 
     async def stop(self, grace_s: float) -> None:
-        """Asks, insists, kills: at most `2 * grace_s` and a moment. Afterwards the process is gone and waited for."""
+        """Sends `Shutdown`, SIGTERM after `grace_s`, and SIGKILL after another `grace_s`. Waits until it has exited."""
         with contextlib.suppress(StokerError):
             self.channel.send(Shutdown())
         if not await self._has_exited(grace_s):
@@ -89,8 +90,8 @@ class Child:
         await self.reap()
 
     async def reap(self) -> None:
-        """Kills what is left of the process, waits for it, and frees everything."""
-        self._process.kill()  # does nothing to a process that was waited for
+        """Kills the process if it still runs, waits for its exit, and frees everything."""
+        self._process.kill()  # has no effect on a process whose exit was already waited for
         if await self._has_exited(_REAP_S):
             self._waiter.join(_REAP_S)
         else:
@@ -105,12 +106,12 @@ class Child:
         return self.exited.done()
 
     def _wait(self, loop: asyncio.AbstractEventLoop, line: bytes) -> None:
-        """On a thread of its own: the only way to wait for a process that is the same everywhere."""
+        """Waits for the exit on a thread of its own: the only way that works alike on every operating system."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it died before it read its orders: the exit code tells
+        with contextlib.suppress(OSError):  # the process died before it read its `Launch`: its exit code tells why
             self._process.stdin.write(line)
         code = self._process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop was closed under us
+        with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
             loop.call_soon_threadsafe(self._note_exit, code)
 
     def _note_exit(self, code: int) -> None:
@@ -119,7 +120,7 @@ class Child:
 
 
 def _end(process: spare.Process) -> None:
-    """Waits in place for one that was just started, and killed: there is no thread for it."""
+    """Kills a process that has no waiting thread yet, and blocks until it has exited."""
     process.kill()
     process.wait()
     assert process.stdin is not None

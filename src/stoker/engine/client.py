@@ -1,4 +1,4 @@
-"""The asyncio face of an engine that runs in a supervised process of its own. It decides nothing."""
+"""The asyncio interface to an engine that runs in a supervised child process. It makes no scheduling decisions."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from stoker.text.chat_formats.probe import ChatFormat
 
 _TIMEOUT_GRACE_S = 2.0
-"""The engine keeps the deadline; this is for when it cannot."""
+"""Seconds after a request's deadline until the client ends it, in case the engine does not."""
 
 
 class _Switch:
-    """Tells requests and questions what the supervisor hears. See `Listener`."""
+    """Forwards the supervisor's events to requests, questions and media. See `Listener`."""
 
     def __init__(self, requests: Requests, questions: Questions, media: RequestMedia) -> None:
         self._requests = requests
@@ -60,19 +60,19 @@ class _Switch:
 
 
 class EngineClient:
-    """Asks an engine in a child process: the `Runtime` of one. Belongs to one event loop.
+    """A `Runtime` whose engine runs in a child process. Belongs to one event loop.
 
-    If the child dies, requests that had begun to answer end with `EngineCrashed`; the others are given once to its
-    successor, and notice nothing. While there is no child, new requests are refused.
+    If the child dies, requests that have output already end with `EngineCrashed`; the others are sent once more, to the
+    restarted child. While no child is ready, new requests are refused.
 
     Args:
-        config: what the child is told to load.
-        command: starts a child that runs `serve_engine`.
+        config: the model and settings that the child loads.
+        command: command line of a child that runs `serve_engine`.
         supervision: when a child counts as lost, and how it is started again.
         limits: how far a reader may lag.
-        repeats: False = requests that had not begun end with `EngineCrashed` too, and the caller sends them elsewhere.
-        volatile: what is dropped from the head of system prompts; None = nothing.
-        encoder: makes rows of images; replicas share it. None = the model takes text only.
+        repeats: False = requests without output end with `EngineCrashed` too, and the caller sends them elsewhere.
+        volatile: headers that are dropped from the start of system prompts; None = none.
+        encoder: computes rows (embeddings) of images; replicas share it. None = the model takes text only.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class EngineClient:
 
     @property
     def card(self) -> ModelCard:
-        """What the loaded model is.
+        """The properties of the loaded model.
 
         Raises:
-            ModelNotLoaded: it was never loaded.
+            ModelNotLoaded: the model has not been loaded yet.
         """
         if self._card is None:
             raise ModelNotLoaded("the model is still loading")
@@ -113,11 +113,11 @@ class EngineClient:
 
     @property
     def child_pid(self) -> int | None:
-        """The process id of the present child."""
+        """The process id of the current child; None = no child runs."""
         return self._supervisor.child_pid
 
     async def start(self) -> ModelCard:
-        """Starts the child and returns when it has loaded the model. Calling it again is free.
+        """Starts the child and returns when it has loaded the model. A later call returns the card at once.
 
         Raises:
             StokerError: the model cannot be loaded; nothing is left running.
@@ -129,7 +129,7 @@ class EngineClient:
         return self._card
 
     async def _open_encoder(self, card: ModelCard) -> None:
-        """Tries a projector named in the configuration at once, and one found beside the model on first use."""
+        """Checks a projector that the configuration names now; one found beside the model is checked on first use."""
         if self._encoder is None:
             return
         self._encoder.open()
@@ -146,8 +146,8 @@ class EngineClient:
         Closing the generator, or cancelling the task that waits on it, aborts the request.
 
         Raises:
-            StokerError: instead of `Accepted` if the request is refused, later if it fails. `EngineCrashed`: the
-                child died after the first token, or twice before it. `Cancelled`: the reader was far too slow.
+            StokerError: the request was refused (before `Accepted`) or failed (after it). `EngineCrashed`: the child
+                died after the first token, or twice before it. `Cancelled`: the reader was far too slow.
         """
         try:
             submit = await self._media.placed(submit, self.card)
@@ -198,8 +198,8 @@ class EngineClient:
         )
 
     async def ask(self, question: Question[A]) -> A:
-        """The answer to a question. Cancelling takes an `Embed` back. A child that is started again has the adapters
-        that were last changed.
+        """Asks the engine a question and returns its answer. Cancellation aborts an `Embed`. A restarted child loads
+        the adapters of the last `AdapterList` answer.
 
         Raises:
             StokerError: the question was refused, or the engine cannot answer; see `Questions.ask`.
@@ -213,13 +213,13 @@ class EngineClient:
         return answer
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
-        """What a child is to have loaded from its start on, whatever the configuration says. One that is loading gets
-        it before it is ready; one that is ready keeps what it has.
+        """Sets the LoRA adapters that a child loads at its start, in place of those in the configuration. A child that
+        is still loading gets them before it is ready; a child that is ready keeps its own.
         """
         self._supervisor.remember_adapters(adapters)
 
     def health(self) -> Health:
-        """How the engine is doing, as far as this process knows now."""
+        """The state of the engine, as far as this process knows it now. Does not wait."""
         supervisor = self._supervisor
         return Health(
             is_ready=supervisor.state is State.READY,
@@ -232,7 +232,7 @@ class EngineClient:
         )
 
     async def close(self) -> None:
-        """Ends every request with `ModelNotLoaded` and stops the child. Calling it twice is allowed."""
+        """Ends all requests and questions with `ModelNotLoaded` and stops the child. Calling it twice is allowed."""
         self._requests.end_all(ModelNotLoaded("the model was closed"))
         self._questions.end_all(ModelNotLoaded("the model was closed"))
         await self._supervisor.close()

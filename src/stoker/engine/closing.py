@@ -1,4 +1,4 @@
-"""Undoes what was begun when the block that should have finished it does not come to its end."""
+"""Context managers that clean up when their block fails. After a block without an error, they do nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is told before it starts: which model, how much of the machine, and how its process is watched."""
+"""The configuration of an engine: the model, its share of the machine, and the supervision of its process."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FlashAttention: TypeAlias = Literal["auto", "on", "off"]
 SplitMode: TypeAlias = Literal["none", "layer", "row"]
 GPULayers: TypeAlias = int | Literal["auto"]
 DeviceIDs: TypeAlias = int | str
-"""A number, or several with commas between them."""
+"""A device number, or a text with several numbers separated by commas."""
 
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-"""Names of the matrices of experts, as llama.cpp's own option has them."""
+"""Pattern of the names of expert matrices, as in llama.cpp's own option."""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "backend": get_args(BackendName),
     "kv_type": get_args(KVType),
@@ -43,20 +43,20 @@ _LLAMA_TYPES: dict[KVType, tuple[CacheType, CacheType]] = {
     "q8": ("q8_0", "q8_0"),
     "q4": ("q8_0", "q4_0"),
 }
-"""What llama.cpp calls our keys and values."""
+"""The llama.cpp types of keys and values for each of Stoker's KV types that llama.cpp supports."""
 
 
 class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A LoRA adapter that an engine is to load."""
+    """A LoRA adapter for an engine to load."""
 
     name: str
     path: str
     scale: float = 0.0
-    """For requests that choose no adapters; 0 = it is there for those who ask for it."""
+    """Scale for requests that select no adapters; 0 = only requests that select the adapter use it."""
     adapter_id: int | None = None
-    """Not given: the next free one."""
+    """Id of the adapter; None = the next free id."""
     is_required: bool = True
-    """Without it, the model is not to be served."""
+    """The engine fails to start if the adapter cannot be loaded."""
 
 
 class ModelPreset(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +220,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(message, parameter="image_min_tokens")
         for name in ("ctx_size", "kv_tokens"):
             _check_range(name, getattr(self, name), 1, 2**31 - 1)
-        # JSON has no infinity: it would arrive as null.
+        # JSON has no infinity: -inf would arrive in the engine's process as null.
         if any(isinf(bias) for bias in (self.sampling.logit_bias or {}).values()):
             raise InvalidInput("`logit_bias` of -inf: use `banned_token_ids`", parameter="logit_bias")
 
@@ -237,19 +237,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class TensorOverride:
-    """Tensors in another buffer than that of their layer."""
+    """Places tensors in a buffer other than that of their layer, in llama.cpp."""
 
     pattern: str
-    """A regular expression that their names contain."""
+    """Regular expression that matches a part of the tensors' names."""
     buffer: str
-    """Of ggml, such as `CPU` or `CUDA0`."""
+    """Name of the ggml buffer, such as `CPU` or `CUDA0`."""
 
 
 def tensor_overrides(config: EngineConfig) -> tuple[TensorOverride, ...]:
-    """What `n_cpu_moe` and `override_tensor` say; the first one that fits a tensor counts.
+    """The overrides from `n_cpu_moe` and `override_tensor`; the first one that matches a tensor applies.
 
     Raises:
-        InvalidInput: one has no buffer, or its pattern is no regular expression.
+        InvalidInput: an override has no pattern or no buffer, or its pattern is no valid regular expression.
     """
     found = [TensorOverride(rf"blk\.{layer}{_EXPERTS}", "CPU") for layer in range(config.n_cpu_moe or 0)]
     for text in filter(None, config.override_tensor.split(",")):
@@ -267,7 +267,7 @@ def tensor_overrides(config: EngineConfig) -> tuple[TensorOverride, ...]:
 
 
 def sampling_defaults(config: EngineConfig, recommended: SamplingParams) -> SamplingParams:
-    """What holds for requests that say nothing: a preset, then what the model recommends, then the configuration."""
+    """Default sampling parameters, by precedence: the preset's, the model's recommendation, the configuration's."""
     return config.preset.sampling.filled_from(recommended, config.sampling)
 
 
@@ -327,14 +327,14 @@ _BY_TYPE: Mapping[Any, Callable[[str, object], object]] = {
 _CHECKED = {
     field.name: _BY_TYPE[field.type] for field in msgspec.structs.fields(EngineConfig) if field.name not in _CHOICES
 }
-"""From the name and the value of a field to plain Python; raises InvalidInput."""
+"""For each field, a function that checks and converts its value, given the field's name; raises InvalidInput."""
 
 
 def adapter_specs(config: EngineConfig) -> list[AdapterSpec]:
-    """All adapters that an engine is to load.
+    """All LoRA adapters of a configuration, from `lora` and `adapters`.
 
     Raises:
-        InvalidInput: one has no path, or a name that cannot be used, or two have the same name.
+        InvalidInput: an adapter has no path or an impossible name, or two adapters have the same name.
     """
     specs = [*map(adapter_spec, config.lora), *config.adapters]
     names = [spec.name for spec in specs]
@@ -346,14 +346,14 @@ def adapter_specs(config: EngineConfig) -> list[AdapterSpec]:
 
 
 def check_adapter_name(name: str) -> None:
-    """Raises InvalidInput for a name that clients could not write behind that of the model."""
+    """Raises InvalidInput for a name that clients cannot append to the model's name (`MODEL:ADAPTER`)."""
     if not name or ":" in name or name != name.strip():
         message = f"{name!r} cannot be an adapter's name: it must not be empty, and have no `:` or blanks around it"
         raise InvalidInput(message, parameter="name")
 
 
 def adapter_spec(text: str) -> AdapterSpec:
-    """Reads NAME=PATH[:SCALE].
+    """Parses [NAME=]PATH[:SCALE].
 
     >>> adapter_spec("sql=/models/sql.gguf:0.5").scale, adapter_spec("/models/a=b.gguf").name
     (0.5, 'a=b')
@@ -370,7 +370,7 @@ def adapter_spec(text: str) -> AdapterSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisionConfig:
-    """When a child process counts as lost, and how it is started again. All in seconds.
+    """Supervision of a child process: when it counts as lost, and how it is restarted. All values are in seconds.
 
     Raises:
         InvalidInput: a value is not a positive number; `fields["parameter"]` names it.
@@ -414,10 +414,10 @@ def _check_choice(name: str, value: str | None, choices: tuple[str, ...]) -> Non
 
 
 def llama_cache_types(config: EngineConfig, program: str) -> tuple[CacheType, CacheType]:
-    """What llama.cpp is to keep keys and values as, whether as `program` libllama or llama-server.
+    """The llama.cpp types of the KV cache's keys and values. `program` (libllama or llama-server) is for messages.
 
     Raises:
-        ConfigError: it does not keep them so.
+        ConfigError: llama.cpp does not support the configured KV type.
     """
     usual = _LLAMA_TYPES.get(config.kv_type or "f16")
     if usual is None:

@@ -1,4 +1,4 @@
-"""How much may be inside at the same time, and when one that is refused may come again. It queues nothing."""
+"""Admission control: how many requests may be alive, and when a refused client may retry. It queues nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
 
 
 class Door:
-    """Decides whether one more request is admitted. It counts nothing itself: it is told how many run or wait.
+    """Decides whether one more request is admitted. The caller counts the running and waiting requests.
 
     Args:
-        capacity: most requests inside, running and waiting.
-        parallel: how many of them run at the same time.
+        capacity: maximum number of running and waiting requests.
+        parallel: maximum number of running requests.
         clock: seconds; only differences count.
     """
 
@@ -27,10 +27,10 @@ class Door:
         self._clock = clock
         self._departures: deque[float] = deque(maxlen=32)
         self._busy_since: float | None = None
-        """When the first of the present requests arrived."""
+        """When the first of the current requests arrived."""
 
     def check(self, num_inside: int) -> None:
-        """Raises `Overloaded` if one more request is too many."""
+        """Raises `Overloaded` if `num_inside` requests are alive and one more would exceed the capacity."""
         if num_inside == 0 or self._busy_since is None:
             self._busy_since = self._clock()
         if num_inside >= self._capacity:
@@ -41,20 +41,20 @@ class Door:
             )
 
     def check_tokens(self, num_tokens: int, limit: int) -> None:
-        """Raises `Overloaded` if that many prompt tokens would wait, and they are more than `limit`."""
+        """Raises `Overloaded` if `num_tokens`, the prompt tokens that would wait, are more than `limit`."""
         if num_tokens > limit:
             retry_after_s = self.retry_after_s()
             message = f"the queue is full: {num_tokens} prompt tokens would wait; {_advice(retry_after_s)}"
             raise Overloaded(message, retry_after_s=retry_after_s)
 
     def note_departure(self, now: float) -> None:
-        """One request has ended, at `now` seconds."""
+        """Notes that one request has ended at `now`, in seconds on the clock."""
         self._departures.append(now)
 
     def retry_after_s(self) -> float:
-        """About the time in which as many requests end as run at once, at the recent rate. Range 1 … 60.
+        """Seconds after which a refused client should retry, 1 to 60: estimated time until `parallel` requests end.
 
-        If none has ended for longer than that, those that run will probably take as long again as they have taken.
+        The estimate uses the recent rate. If no request has ended for longer than that, the time without an end counts.
         """
         return min(max(self._recent_s(), self._silent_s(), _MIN_RETRY_S), _MAX_RETRY_S)
 
@@ -65,12 +65,12 @@ class Door:
         return interval_s * self._parallel
 
     def _silent_s(self) -> float:
-        """Seconds for which requests have been present and none has ended."""
+        """Seconds for which requests have been alive without one of them ending."""
         if self._busy_since is None:
             return 0.0
         return self._clock() - max([self._busy_since, *self._departures])
 
 
 def _advice(retry_after_s: float) -> str:
-    """In whole seconds, as the header of a response has them."""
+    """Advice to retry, in whole seconds like the Retry-After header of a response."""
     return f"try again in {ceil(retry_after_s)} s"

@@ -1,4 +1,4 @@
-"""Drafts from a head of the model itself, behind the port that a smaller model has, too. It decides nothing."""
+"""Speculative decoding with a draft head of the model itself, through the same port as a separate draft model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stoker.errors import BackendError
 logger = logging.getLogger(__name__)
 
 _FEW_ROWS = 16
-"""Of a tile, which a backend multiplies at once."""
+"""Rows of one tile of a backend's matrix multiplication: fewer rows take about as long."""
 
 
 class HeadDrafts:
-    """A draft head behind a `DraftPort`. It sees what the model computes, or cannot draft: it never lacks anything.
+    """A `DraftPort` that drafts with a draft head. The head uses the model's own state, so it never has to catch up.
 
     Args:
-        port: the head, which its owner closes.
-        max_tokens: of a sequence.
-        guess: chooses from logits what each of some sequences is likely to take.
+        port: the draft head; this object does not close it.
+        max_tokens: maximum length of a sequence.
+        guess: chooses a likely token for each sequence from its logits.
         clock: seconds; only differences count.
     """
 
@@ -57,7 +57,7 @@ class HeadDrafts:
             assert sequence.slot is not None, "nothing is offered for it"
             end = len(sequence.entries)
             asked.append((sequence.slot, end - 1, sequence.entries[-1], min(most, self._max_tokens - end)))
-        # A pass of a few rows takes as long as one of a row; one that sees a prompt says nothing about the others.
+        # A few rows take as long as one. Many rows, as of a prompt, take longer: that pass is reported as catching up.
         num_waiting = sum(self._port.num_waiting(slot) for slot, _, _, _ in asked)
         num_caught_up = num_waiting if num_waiting > _FEW_ROWS else 0
         by_slot = {sequence.slot: sequence for sequence, _ in wanted}

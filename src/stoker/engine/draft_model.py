@@ -1,15 +1,15 @@
-"""A smaller model that drafts: its KV of the sequences that the other model writes, and guesses from it.
+"""Speculative decoding with a draft model: a smaller model keeps its own KV of sequences and drafts their next tokens.
 
 ```
     sequence     the cat sat on the | mat
-    slot         the cat sat on the                  what is missing of it is computed with the first pass
+    slot         the cat sat on the                  entries without KV are computed in the first pass
     1st pass                          mat   -> .
-    2nd pass                                .   -> The            one row for each sequence
-    afterwards   the cat sat on the   mat   .        compared with what came, and cut where it differs
+    2nd pass                                .   -> The            one row of logits for each sequence
+    afterwards   the cat sat on the   mat   .        compared with the accepted tokens, and cut where it differs
 ```
 
-Slots belong to it alone: a sequence that was preempted or paused finds its own again, if there was room for it, and one
-that continues a finished conversation goes on in that one's. It decides nothing.
+The draft model has its own slots. A preempted or paused sequence finds its slot again unless the slot was reused. A
+sequence that continues a finished conversation reuses its slot. The target model decides which drafts are accepted.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ logger = logging.getLogger(__name__)
 _NOTHING = Drafted([], 0, 0, 0.0)
 
 GuessOfSequences: TypeAlias = Callable[[Logits, Ordered[tuple[Sequence, int]]], list[Entry]]
-"""Chooses from each row of logits what a sequence is likely to take, given how many entries were drafted before."""
+"""Chooses a likely token from each row of logits, given the row's sequence and how many entries were drafted before."""
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
     index: int
     entries: list[Entry] = field(default_factory=list[Entry])
-    """Entries whose KV lies in the slot."""
+    """Entries whose KV is in the slot."""
     num_sure: int = 0
-    """Number of leading entries known to be those of the sequence."""
+    """Number of leading entries known to equal those of the sequence."""
     sequence: Sequence | None = None
-    """The sequence that owns the slot, or owned it last."""
+    """The sequence that uses the slot, or used it last."""
     key: CacheKey | None = None
     last_used: int = 0
 
@@ -53,13 +53,13 @@ class _Slot:
 
 
 class DraftModel:
-    """A loaded model behind a `DraftPort`.
+    """A `DraftPort` that drafts with a loaded model. The engine's thread calls it.
 
     Args:
-        backend: which can cut its slots back to any length, and has more of them than sequences run at a time. `close`
-            closes it.
-        vocab_size: token ids of the model that is drafted for are below this.
-        guess: chooses from logits.
+        backend: the draft model's backend. It can truncate its slots to any length, and has more slots than sequences
+            run at the same time. `close` closes it.
+        vocab_size: vocabulary size of the target model.
+        guess: chooses tokens from logits.
         clock: seconds; only differences count.
     """
 
@@ -68,13 +68,13 @@ class DraftModel:
         self._backend = backend
         self._info = info = backend.info
         self._num_tokens = min(vocab_size, info.vocab_size)
-        """Both models have these tokens; behind them, files are filled up to a round number."""
+        """Number of tokens that both models have; further ones are padding of a model's file."""
         self._guess = guess
         self._clock = clock
         self._slots = [_Slot(index) for index in range(info.num_slots)]
         self._by_sequence: dict[Sequence, _Slot] = {}
         self._ops: list[CacheOp] = []
-        """For the next batch."""
+        """Truncations of slots, to be made with the next batch."""
         self._ticks = count(1)
         self._is_broken = False
 
@@ -132,17 +132,17 @@ class DraftModel:
         self._backend.close()
 
     def _slot_of(self, sequence: Sequence) -> _Slot:
-        """The slot of a sequence, cut to what of it is right."""
+        """The slot of a sequence, truncated to the entries that equal those of the sequence."""
         slot = self._by_sequence.get(sequence) or self._taken(sequence)
         slot.last_used = next(self._ticks)
         num_right = _num_common(slot.entries, sequence.entries, slot.num_sure)
-        num_right = min(num_right, len(sequence.entries) - 1)  # the last one is always computed: it gives the logits
+        num_right = min(num_right, len(sequence.entries) - 1)  # the last entry is always computed, for its logits
         self._cut(slot, num_right)
         slot.num_sure = num_right
         return slot
 
     def _taken(self, sequence: Sequence) -> _Slot:
-        """A slot for a sequence that has none: of the idle ones that with most of its entries, or the least used."""
+        """A slot for a sequence without one: the idle slot with the longest common prefix, or else the oldest one."""
         key, entries = sequence.cache_key, sequence.entries
         idle = [slot for slot in self._slots if not slot.is_running]
         same = {slot: _num_common(slot.entries, entries, 0) if slot.key == key else 0 for slot in idle}
@@ -156,7 +156,7 @@ class DraftModel:
         return slot
 
     def _make_room(self, num_entries: int, kept: set[_Slot]) -> bool:
-        """Room for so many entries more: slots of those that do not run leave, the least used first."""
+        """Erases slots of sequences that do not run, least recently used first, until `num_entries` fit; False = no."""
         left = self._info.kv_tokens - sum(len(slot.entries) for slot in self._slots) - num_entries
         for slot in sorted(self._slots, key=lambda slot: slot.last_used):
             if left >= 0:
@@ -182,11 +182,11 @@ class DraftModel:
         """Computes entries of some slots, in as many batches as they need.
 
         Args:
-            parts: slots, and what is to be appended to each.
-            ahead: how many entries were drafted before; None = nothing is to be guessed.
+            parts: slots, with the entries to append to each.
+            ahead: how many entries were drafted before these; None = draft nothing.
 
         Returns:
-            What is likely to follow each part; None = it cannot be computed, and never will be again.
+            The drafted entry after each part; None = the draft model failed and is now turned off.
         """
         found: list[Entry] = []
         try:
@@ -215,7 +215,7 @@ class DraftModel:
         for slot, entries in parts:
             start = 0
             while start < len(entries):
-                if room == 0 or (start and chunks):  # a slot has one chunk in a batch
+                if room == 0 or (start and chunks):  # at most one chunk per slot in a batch
                     yield tuple(chunks)
                     chunks, room = [], most
                 piece = entries[start : start + room]
@@ -227,7 +227,7 @@ class DraftModel:
 
 
 def _num_common(left: list[Entry], right: list[Entry], start: int) -> int:
-    """How many entries both begin with, of which so many are known to be the same."""
+    """Length of the common prefix of two lists, whose first `start` entries are known to be equal."""
     end = min(len(left), len(right))
     if left[start:end] == right[start:end]:
         return end

@@ -1,4 +1,4 @@
-"""Requests for embeddings and ranks, from their texts to their numbers: a share of each step, beside the streams."""
+"""Requests for embeddings and reranking, from texts to results. They get a share of each step, next to generation."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from stoker.errors import (
 from stoker.text.tokenizer import Tokenizer, encode_prompt, with_bos
 
 MAX_QUEUED_TOKENS = 2**20
-"""More wait only if one request alone is larger."""
+"""Maximum number of queued tokens; a larger request is accepted only while no tokens are queued."""
 _RETRY_S = 5.0
 _LEAST_SHARE = 0.25
-"""Fraction of the streams' time in a step: however long that is, embeddings go on."""
+"""Least time for embeddings, as a fraction of the time that generation takes in a step, so that embeddings go on."""
 _FIRST_GUESS = 128
-"""Tokens of a pass while no stream runs, until the cost of a pass is known."""
+"""Tokens of a pass while no stream (generation) runs, until the cost of a pass has been measured."""
 _MIN_TOKENS = 16
-"""Tokens of a pass while streams run, until its cost is known; a smaller pass counts as one of this size."""
+"""Tokens of a pass while streams run, until its cost has been measured; a smaller pass counts as one of this size."""
 
 Rows = NDArray[np.float32]
 
 
 class EmbeddingJob:
-    """One request until all of its sequences are computed."""
+    """One request for embeddings or scores, until all of its inputs are computed."""
 
     def __init__(self, embed: Embed, prompts: list[list[int]], size: int, deadline: float) -> None:
         self.embed = embed
@@ -61,11 +61,11 @@ class EmbeddingJob:
 
     @property
     def num_tokens(self) -> int:
-        """Still to be computed."""
+        """Number of tokens that are still to be computed."""
         return sum(sequence.num_pending for sequence in self.sequences)
 
     def push(self, sequence: Sequence, row: Rows) -> bool:
-        """Takes one result; true if it was the last one."""
+        """Adds the result of one input. Returns True if it was the last one."""
         self._rows[self._index[id(sequence)]] = row
         self._num_left -= 1
         return self._num_left == 0
@@ -74,7 +74,7 @@ class EmbeddingJob:
         """All results, in the order of the inputs.
 
         Raises:
-            BackendError: they are no numbers.
+            BackendError: a result is NaN or infinite.
         """
         if not np.isfinite(self._rows).all():
             raise BackendError("the model's hidden states are not numbers (NaN or infinite)")
@@ -89,7 +89,7 @@ class NoEmbeddings:
     """In place of `EmbeddingRequests` for a model that cannot embed.
 
     Args:
-        name: of the model, for people.
+        name: name of the model, for error messages.
     """
 
     has_work = False
@@ -98,7 +98,7 @@ class NoEmbeddings:
         self._name = name
 
     def admit(self, embed: Embed) -> NoReturn:
-        """Refuses.
+        """Refuses every request.
 
         Raises:
             InvalidInput: always.
@@ -122,15 +122,15 @@ class NoEmbeddings:
 
 
 class EmbeddingRequests:
-    """Owns an embedder's jobs. `admit` may be called by any thread; everything else by the one that steps.
+    """Owns the embedding jobs of an engine. Any thread may call `admit`; all else belongs to the thread that steps.
 
     Args:
-        embedder: of the same model.
+        embedder: computes embeddings of the engine's model.
         tokenizer: safe to use from several threads.
-        name: of the model, for people.
-        target_step_s: how long a step may take while streams run.
-        idle_step_s: how long it may take otherwise.
-        clock: seconds.
+        name: name of the model, for error messages.
+        target_step_s: maximum duration of a step while streams (generation) run, in seconds.
+        idle_step_s: maximum duration of a step while no streams run, in seconds.
+        clock: seconds; only differences count.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class EmbeddingRequests:
         name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> EmbeddingRequests:
-        """With steps as long as those of the streams of the same engine."""
+        """Builds it with the step durations of the scheduler of the same engine."""
         return cls(
             embedder,
             tokenizer,
@@ -181,12 +181,12 @@ class EmbeddingRequests:
         return len(self._jobs)
 
     def admit(self, embed: Embed) -> EmbeddingJob:
-        """Tokenizes and checks a request; all that can be refused is refused here.
+        """Tokenizes a request and checks its parameters and inputs.
 
         Raises:
-            InvalidInput: an input has no tokens or impossible ones, there are no inputs, or a number is out of range.
-            UnsupportedParameter: the model does not do this.
-            ContextLengthExceeded: an input is too long, and is not to be cut.
+            InvalidInput: an input has no tokens or tokens outside the vocabulary, there are no inputs, or a number is
+                out of range; or the model cannot compute what is asked for.
+            ContextLengthExceeded: an input is too long and must not be truncated.
         """
         now = self._clock()
         info = self._embedder.embedding
@@ -198,10 +198,10 @@ class EmbeddingRequests:
         return EmbeddingJob(embed, prompts, info.size, deadline)
 
     def add(self, job: EmbeddingJob) -> None:
-        """Queues what `admit` returned.
+        """Queues a job that `admit` returned.
 
         Raises:
-            Overloaded: too many tokens wait already.
+            Overloaded: too many tokens are queued.
         """
         if self._queue.num_tokens and self._queue.num_tokens + job.num_tokens > MAX_QUEUED_TOKENS:
             message = f"{self._queue.num_tokens} tokens are waiting to be embedded; try again in {_RETRY_S:.0f} s"
@@ -218,10 +218,10 @@ class EmbeddingRequests:
                 self._queue.remove(sequence)
 
     def step(self, used_s: float, *, has_streams: bool) -> list[Event]:
-        """One pass.
+        """Computes one pass of queued inputs. Returns the events of jobs that have ended.
 
         Args:
-            used_s: what this step has taken already.
+            used_s: seconds that the current step has taken already.
             has_streams: a stream waits for its next token.
         """
         expired = self._expire()
@@ -234,7 +234,7 @@ class EmbeddingRequests:
         except (BackendError, ResourceExhausted) as error:
             return [*expired, *self._fail((sequence for sequence, _ in planned), error)]
         self._queue.update(planned)
-        # A pass of very few tokens takes about as long as one of a few: mostly, weights are read.
+        # Reading the weights dominates a small pass, so its duration hardly depends on the number of tokens.
         num_tokens = max(sum(len(piece.entries) for _, piece in planned), _MIN_TOKENS)
         self._rate.observe(num_tokens, self._clock() - began)
         return [*expired, *self._publish(planned, rows)]
@@ -244,12 +244,12 @@ class EmbeddingRequests:
 
         Raises:
             BackendError: the model cannot compute.
-            ResourceExhausted: there is no memory for it.
+            ResourceExhausted: there is not enough memory.
         """
         self._embedder.embed([Piece(1, 0, (0,), is_last=True)])
 
     def _num_tokens(self, used_s: float, *, has_streams: bool) -> int:
-        """How many fit into what is left of the step."""
+        """The number of tokens that fit into the rest of the step."""
         token_s = self._rate.entry_s
         if token_s is None:
             return _MIN_TOKENS if has_streams else _FIRST_GUESS
@@ -283,11 +283,11 @@ class EmbeddingRequests:
 
 
 def normalised(rows: Rows, norm: int) -> Rows:
-    """Each row divided by its norm; a row of zeros stays as it is.
+    """Divides each row by its norm; a row of zeros stays unchanged.
 
     Args:
         rows: `(n, size)`.
-        norm: as llama-server's `embd_normalize`: -1 = none, 0 = the largest number becomes 32760, p > 0 = p-norm.
+        norm: as llama-server's `embd_normalize`: -1 = none, 0 = largest absolute value becomes 32760, p > 0 = p-norm.
     """
     if norm < 0:
         return rows
@@ -340,11 +340,11 @@ _PLACE = re.compile(r"\{(query|document)\}")
 
 
 def embedding_token_ids(tokenizer: Tokenizer, info: EmbeddingInfo, embed: Embed) -> list[list[int]]:
-    """The tokens of every input. Ids are taken as they are; texts get what the model wants in front and behind.
+    """The token ids of every input. Token ids are used unchanged; texts get the model's BOS, suffix or rank template.
 
     Raises:
         InvalidInput: an input has no tokens, or is not valid Unicode.
-        ContextLengthExceeded: an input is too long, and is not to be cut.
+        ContextLengthExceeded: an input is too long and must not be truncated.
     """
     found: list[list[int]] = []
     for index, given in enumerate(embed.inputs):

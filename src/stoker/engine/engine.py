@@ -1,4 +1,4 @@
-"""One step of the loop: schedule, forward, sample, update, publish. It knows no thread, no process and no client."""
+"""The engine's step: schedule, forward pass, sampling, update, publish. It starts no thread and does no I/O."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _WARM_UP_PROMPT, _WARM_UP_ANSWER = 16, 4
 
 
 class Engine:
-    """A loaded model with a scheduler in front of it. `EngineWorker` gives it a thread.
+    """A loaded model with its scheduler, sampler and live requests. `EngineWorker` runs it on a thread.
 
-    `admit` may be called by any thread; everything else belongs to the one that calls `step`.
+    Any thread may call `admit`, `admit_embedding` and `prepare_constraints`; all else belongs to the thread that steps.
 
     Args:
         loaded: the model; `close` closes its backend.
-        config: how many requests may run and wait.
-        kv_store: the tiers, which keep KV that leaves the pool; `close` closes them. None = the pool alone.
-        slot_files: where slots are saved by name, for the thread that touches files; None = nowhere.
-        row_kernels: compiled code for the sampler, if there is any.
+        config: limits of running and waiting requests, and the scheduler's other settings.
+        kv_store: the RAM and disk tiers for KV that leaves the pool; `close` closes them. None = no tiers.
+        slot_files: folder of saved slots, for the thread that reads and writes files; None = saving slots is off.
+        row_kernels: compiled code for the sampler; None = numpy samples.
         lowers_apart: see `Outlines`.
         clock: seconds; only differences count.
-        mark: told when a part of a step has ended, on the thread that calls `step`.
+        mark: called at the end of each stage of a step, on the thread that calls `step`.
     """
 
     def __init__(
@@ -72,27 +72,27 @@ class Engine:
     ) -> None:
         self.parallel = config.max_running
         self.capacity = config.max_running + config.max_waiting
-        """Most requests that may be alive. The caller of `add` keeps to it."""
+        """Maximum number of running and waiting requests. The caller of `add` must not exceed it."""
         self.adapters = loaded.adapters
         self.slot_files = slot_files
         self.is_waiting = False
-        """No step is possible before a block was read from disk, or rows, room, another command or a deadline come."""
+        """No step can compute anything until a disk block, image rows, KV room, a command or a deadline comes."""
         self._info = info = loaded.backend.info
         self._backend = loaded.backend
         self._clock, self._mark, self._unwatched_mark = clock, mark, mark
-        # A request waits between `add` and the next step even if it runs in that step.
+        # The scheduler's queue takes all requests: one that runs in the next step waits there after `add`, too.
         self._drafting = parts.drafting(loaded, self._guess, clock)
         self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity), kv_store, self._drafting)
         self._transfers = parts.transfers(loaded, kv_store, self._scheduler, clock)
         self._embeddings = parts.embeddings(loaded, config, clock)
         self.slot_port = parts.slot_port(loaded, self._scheduler)
-        """For the thread that calls `step`; None: the backend cannot export KV."""
+        """Saves and restores slots, on the thread that calls `step`; None = the backend cannot export KV."""
         self._sampler = parts.sampler(loaded, row_kernels, mark)
         self._row_kernels = row_kernels
         self._maxima = loaded.maxima_port or parts.NoMaxima()
         port = loaded.rows_port
         self.rows = NoRows() if port is None else RowFeed(port, self._scheduler)
-        """For the thread that calls `step`: takes rows of images for which an event has asked."""
+        """Takes the image rows that `RowsWanted` events request. For the thread that calls `step`."""
         self._admission = RequestIntake(
             info,
             loaded.tokenizer,
@@ -119,27 +119,27 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """A request is alive and not paused, or is late; or KV is to be exported."""
+        """A request or embedding job can go on, a paused request is past its deadline, or KV is due for export."""
         return self._scheduler.has_work or self._transfers.has_work or self._embeddings.has_work or self._has_late
 
     @property
     def next_deadline(self) -> float:
-        """On the engine's clock: no request is late before, also if it is paused."""
+        """Time on the engine's clock before which no request, running, waiting or paused, exceeds its deadline."""
         return self._streams.next_deadline
 
     def on_arrival(self, call: Callable[[], None]) -> None:
-        """Has `call` called, on another thread, when a step is possible again although `is_waiting`."""
+        """Registers `call`: another thread calls it when KV wanted from disk has arrived, or will not arrive."""
         self._transfers.on_arrival(call)
 
     def admit(self, submit: Submit) -> Stream:
-        """Tokenizes and checks a request; all that can be refused is refused here. Errors: see `RequestIntake`."""
+        """Tokenizes a request and checks all that may make the engine refuse it. Errors: see `RequestIntake`."""
         return self._admission.admit(submit)
 
     def add(self, stream: Stream) -> None:
-        """Queues what `admit` returned.
+        """Queues a request that `admit` returned.
 
         Raises:
-            InvalidInput: a request of this id is alive.
+            InvalidInput: another request with this id is alive.
         """
         self._scheduler.add(stream.request)
         stream.sequence = self._scheduler.sequence(stream.request_id)
@@ -150,20 +150,20 @@ class Engine:
             self._sessions.use(stream.session.name, stream.session.owner, stream.session.ttl_s)
 
     def admit_embedding(self, embed: Embed) -> EmbeddingJob:
-        """As `admit`, for embeddings and ranks.
+        """Tokenizes and checks a request for embeddings or reranking. Any thread may call it.
 
         Raises:
-            InvalidInput: the model cannot embed; or see `EmbeddingRequests.admit`.
+            InvalidInput: the model cannot embed. See also `EmbeddingRequests.admit` and `Adapters.check_embeds`.
         """
         job = self._embeddings.admit(embed)
         self.adapters.check_embeds(embed.adapters)
         return job
 
     def add_embedding(self, job: EmbeddingJob) -> None:
-        """Queues what `admit_embedding` returned.
+        """Queues a job that `admit_embedding` returned.
 
         Raises:
-            Overloaded: too many tokens wait already.
+            Overloaded: too many tokens are queued for embedding.
         """
         self._embeddings.add(job)
 
@@ -176,20 +176,20 @@ class Engine:
         self._embeddings.abort(request_id)
 
     def pause(self, request_id: str) -> None:
-        """Nothing of a request is computed until `resume`; its deadline goes on. Unknown ids are ignored."""
+        """Stops computing a request until `resume`; its deadline still holds. Unknown ids are ignored."""
         self._scheduler.pause(request_id)
         self._metrics.note("paused", request_id)
 
     def resume(self, request_id: str) -> None:
-        """The reader of a paused request has caught up. Unknown ids are ignored."""
+        """Lets a paused request go on, because its reader has caught up. Unknown ids are ignored."""
         self._scheduler.resume(request_id)
         self._metrics.note("resumed", request_id)
 
     def step(self) -> list[Event]:
-        """One step for all live requests: an output for each token, and an error for each request that cannot go on.
+        """Runs one step for all live requests. Returns an output for each token, and an error for each failed request.
 
         Raises:
-            Exception: not one request's fault; the engine cannot go on.
+            Exception: an error that no single request caused; the engine cannot be used any more.
         """
         began = self._clock()
         events = self._expire()
@@ -211,7 +211,7 @@ class Engine:
         return batch
 
     def _compute(self, batch: Batch, plan_began: float) -> list[Event]:
-        """The rest of a step's verbs: forward, sample, update, publish. Planning began at `plan_began`."""
+        """Computes a planned batch: forward, sample, update, publish. Scheduling of it began at `plan_began`."""
         self._mark("schedule")
         self._metrics.scheduled(self._scheduler.num_prompt_tokens)
         began = self._clock()
@@ -238,7 +238,7 @@ class Engine:
         return reports + self._publish(sampled)
 
     def _embed(self, used_s: float, *, has_events: bool) -> list[Event]:
-        # The events of this step are published at its end: embeddings keep them waiting, as they do running streams.
+        # Events are published at the end of the step, so embeddings delay them as well as running streams.
         events = self._embeddings.step(used_s, has_streams=has_events or self._scheduler.num_running > 0)
         self._num_steps += 1
         self.is_waiting = False
@@ -246,8 +246,8 @@ class Engine:
         return events
 
     def warm_up(self) -> None:
-        """Runs a short generation at start-up: weights are paged in, and the cost of prefill and decode is known,
-        before the first request. Leaves nothing in the cache.
+        """Runs a short generation at start-up. It pages in the weights and measures the cost of prefill and decode
+        before the first request. It leaves nothing in the KV cache.
 
         Raises:
             BackendError: the model cannot compute.
@@ -265,19 +265,19 @@ class Engine:
         self._scheduler.speculation.forget_counts()
 
     def prepare_constraints(self) -> None:
-        """Any thread: makes what the first request with a grammar needs, soon, while no request waits for a token."""
+        """Builds what the first request with a grammar needs. For idle times; any thread may call it."""
         self._admission.outlines.prepare()
 
     def _end_reasoning(self, reply_id: str) -> int:
-        """How many choices of a reply were reasoning, which ends now."""
+        """Ends the reasoning of a reply's choices. Returns how many of them were reasoning."""
         streams = [each for each in self._streams if each.request_id.rpartition("-")[0] == reply_id]
         return sum(ends_reasoning(stream.row.constraint) for stream in streams)
 
     def answer(self, question: QuickQuestion) -> AnswerEvent:
-        """Answers a question. Those about texts may be asked by any thread, the others by the one that calls `step`.
+        """Answers a question. Any thread may ask questions about texts; others belong to the thread that steps.
 
         Raises:
-            InvalidInput: it asks for something that is not there.
+            InvalidInput: the question names something that does not exist.
         """
         return self._answers.answer(question)
 
@@ -289,11 +289,11 @@ class Engine:
         return recorder.view(self.stats(), self._metrics.arrivals(), since)
 
     def stop_watching(self) -> None:
-        """Nothing is written down from now on, until the next `Look`."""
+        """Drops the recorder of steps and moments. The next `Look` creates another one."""
         self._metrics.recorder, self._mark = None, self._unwatched_mark
 
     def stats(self) -> EngineStats:
-        """The engine's numbers now. `stalled_s` is 0: the owner of the thread knows whether a step is late."""
+        """The engine's current statistics. `stalled_s` is 0, because only the thread's owner can detect a late step."""
         scheduler = self._scheduler
         self._metrics.settle()
         compile_s, num_hits = self._admission.outlines.compiled
@@ -329,7 +329,7 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Asserts that the engine and its scheduler agree on who is alive."""
+        """Asserts that the engine and its scheduler agree on which requests are alive."""
         self._scheduler.check_integrity()
         scheduler = self._scheduler
         assert len(self._streams) == scheduler.num_running + scheduler.num_waiting + scheduler.num_paused
@@ -360,7 +360,7 @@ class Engine:
         return self._scheduler.num_paused > 0 and self.next_deadline <= self._clock()
 
     def _sample(self, batch: Batch, logits: Logits) -> tuple[list[Stream], list[list[Choice]]]:
-        """Who gets something of a step, and what: one token, or of a draft as many as came out, and one more."""
+        """The streams that get tokens in this step, and their choices: one, or the accepted draft and one more."""
         streams, rows = self._streams.sampled(self._scheduler.sequences(batch))
         maxima = self._maxima.maxima
         if batch.num_drafted:
@@ -370,28 +370,28 @@ class Engine:
         return streams, [[choice] for choice in self._sampler.sample(logits, rows, maxima)]
 
     def _guess(self, logits: Logits, places: Ordered[tuple[Sequence, int]]) -> list[int]:
-        """What sequences are likely to take, by the logits of what drafts; each so many tokens after its next one."""
+        """Drafts a token for each place (sequence, number of tokens drafted before it) from a draft model's logits."""
         rows = [self._streams.of(sequence).row for sequence, _ in places]
         return self._sampler.guess(logits, rows, [ahead for _, ahead in places])
 
     def _update(
         self, batch: Batch, streams: list[Stream], chosen: list[list[Choice]]
     ) -> list[tuple[Stream, Choice, TokenEvent]]:
-        """Has the scheduler take what was sampled; returns what became of it, token by token."""
+        """Gives the sampled tokens to the scheduler. Returns the resulting event of each token."""
         if batch.num_drafted:
             found = [[choice.token_id for choice in choices] for choices in chosen]
             events = self._scheduler.update_drafted(batch, found)
             return [
                 (stream, *pair)
                 for stream, choices, its in zip(streams, chosen, events, strict=True)
-                for pair in zip(choices, its, strict=False)  # nothing comes of what stands behind an end
+                for pair in zip(choices, its, strict=False)  # drafted tokens after an end have no events
             ]
         first = [choices[0] for choices in chosen]
         token_ids = [c.token_id if s.is_usable else None for s, c in zip(streams, first, strict=True)]
         return list(zip(streams, first, self._scheduler.update(batch, token_ids), strict=True))
 
     def _score_prompts(self, batch: Batch, logits: Logits) -> Logits:
-        """Takes the log-probabilities of prompt tokens; returns the rows that are to be sampled."""
+        """Records the log-probabilities of prompt tokens. Returns the remaining rows, which are to be sampled."""
         rows = self._scheduler.rows(batch)
         for row, (sequence, entry) in zip(logits, rows, strict=True):
             if entry is not None:
@@ -403,9 +403,9 @@ class Engine:
         pushed: dict[Stream, None] = {}
         for stream, choice, event in rows:
             if stream.finish_reason is not None:
-                continue  # of a draft, what stands behind a stop string
+                continue  # a drafted token after a stop string
             if stream in pushed:
-                published.append(stream.take())  # one output a token: many clients count them
+                published.append(stream.take())  # one output per token: many clients count outputs
             if event.finish_reason is FinishReason.ERROR:
                 pushed.pop(stream, None)
                 published.append(self._end_failed(stream.request_id, unsampled(stream.row)))

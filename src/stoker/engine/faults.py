@@ -1,4 +1,4 @@
-"""Why an answer cannot go on, by the state of its row."""
+"""The errors that end an answer: its grammar cannot be followed, no token can be sampled, or its time is over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoker.sampling.sampler import RowState
 
 
 def fault_of(row: RowState) -> GrammarFailed | None:
-    """Why a row's constraint cannot be followed any further."""
+    """The error of a row whose constraint cannot be followed any further; None = it has none."""
     constraint = row.constraint
     if constraint is None or constraint.error is None:
         return None
@@ -16,7 +16,7 @@ def fault_of(row: RowState) -> GrammarFailed | None:
 
 
 def unsampled(row: RowState) -> StokerError:
-    """Why nothing can be chosen from a row."""
+    """The error of a row from which no token can be chosen."""
     if (fault := fault_of(row)) is not None:
         return fault
     if row.constraint is not None:
@@ -25,5 +25,5 @@ def unsampled(row: RowState) -> StokerError:
 
 
 def timed_out(stream: Stream) -> Timeout:
-    """It was late."""
+    """The error of a request that has exceeded its deadline."""
     return Timeout(f"the request was not finished within {stream.timeout_s:g} s", timeout_s=stream.timeout_s)

@@ -1,5 +1,5 @@
-"""The garbage collector while a process starts: next to nothing of what is made then is garbage, and looking for it
-takes a tenth of the time. Afterwards it looks at new things only.
+"""Tunes Python's garbage collector for the start of a process: hardly any object is garbage then, and collections take
+a tenth of the time. After the start, only objects that are newer are collected.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ import gc
 
 _USUAL = gc.get_threshold()
 _RARELY = 100_000
-"""New objects between two looks: what is garbage nevertheless stays bounded."""
+"""Number of new objects between two collections during the start; it bounds the garbage."""
 
 
 def look_rarely() -> None:
-    """Makes collections rare until `settle` or `look_as_usual`, one of which the caller must call."""
+    """Makes collections rare. The caller must call `settle` or `look_as_usual` afterwards."""
     gc.set_threshold(_RARELY, *_USUAL[1:])
 
 
 def look_as_usual() -> None:
-    """At everything."""
+    """Restores Python's default frequency of collections."""
     gc.set_threshold(*_USUAL)
 
 
 def settle() -> None:
-    """The start is over. What there is now will stay, and is not looked at again."""
+    """Ends the start: excludes all current objects from collection, and restores the default frequency."""
     gc.freeze()
     look_as_usual()

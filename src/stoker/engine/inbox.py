@@ -1,4 +1,4 @@
-"""Unread outputs of one request: bounded, never dropped, and without effect on other readers."""
+"""Buffers the unread outputs of one request between the event loop and its reader (back-pressure). Drops none."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from stoker.errors import StokerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxLimits:
-    """How far a reader may lag."""
+    """Limits on how far a reader may lag."""
 
     max_separate: int = 16
-    """Above this number of unread outputs the reader gets them merged into one."""
+    """Number of unread outputs above which the reader gets them merged into one."""
     pause_bytes: int = 256 * 2**10
     """Unread bytes, roughly, above which the request is paused."""
     resume_bytes: int = 64 * 2**10
     """Unread bytes, roughly, at which a paused request resumes."""
     max_bytes: int = 4 * 2**20
-    """What was on its way when it was paused should never reach this; beyond it the request is cancelled."""
+    """Unread bytes, roughly, above which the request is cancelled. Outputs sent before a pause should not reach it."""
     max_idle_s: float = 120.0
     """Seconds without a read, while outputs are unread, after which the request is cancelled."""
 
 
 class Inbox:
-    """From the event loop, which must not wait, to one reader on it, who may.
+    """A queue of events from the event loop, which must not wait, to one reader on the same loop, which may wait.
 
     Args:
         limits: how far the reader may fall behind.
@@ -43,24 +43,24 @@ class Inbox:
         self._unread: deque[Accepted | Output] = deque()
         self._num_bytes = 0
         self._read_at = clock()
-        """When the reader last had nothing left to read, or took something. Only of use while something is unread."""
+        """When the reader last took an event, or the empty inbox got one. Valid only while events are unread."""
         self._error: StokerError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        """The reader's, while it waits."""
+        """The future that wakes the reader while it waits."""
 
     @property
     def is_overdue(self) -> bool:
-        """The reader has fallen too far behind."""
+        """The reader has fallen too far behind, in time or in bytes: the request should be cancelled."""
         return bool(self._unread) and (self.patience_s <= 0 or self._num_bytes > self._limits.max_bytes)
 
     @property
     def patience_s(self) -> float:
-        """Seconds for which the reader may still read nothing; the full limit while nothing is unread."""
+        """Seconds left in which the reader must take an event; `max_idle_s` while nothing is unread."""
         return self._limits.max_idle_s - (self._clock() - self._read_at) if self._unread else self._limits.max_idle_s
 
     @property
     def is_behind(self) -> bool:
-        """More is unread than `pause_bytes`: the request should pause."""
+        """More than `pause_bytes` are unread: the request should pause."""
         return self._num_bytes > self._limits.pause_bytes
 
     @property
@@ -77,15 +77,15 @@ class Inbox:
         self._wake()
 
     def end(self, error: StokerError) -> None:
-        """Nothing more will come: after what is unread, the reader gets the error."""
+        """Ends the inbox: after the unread events, the reader gets the error."""
         self._error = error
         self._wake()
 
     async def get(self) -> Accepted | Output:
-        """The next event; outputs are merged for a reader who is late.
+        """Waits for the next event and returns it. A late reader gets several outputs merged into one.
 
         Raises:
-            StokerError: everything is read, and the request has ended with this.
+            StokerError: the error given to `end`, when all events are read.
         """
         while not self._unread and self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -111,7 +111,7 @@ class Inbox:
 
 
 def merge(outputs: Sequence[Output]) -> Output:
-    """One output that says what these, of one request and in this order, say."""
+    """One output that stands for consecutive outputs of one request."""
     last = outputs[-1]
     has_logprobs = any(output.logprobs is not None for output in outputs)
     return Output(
@@ -141,7 +141,7 @@ def _marks(outputs: Sequence[Output]) -> list[tuple[int, str]]:
 
 
 def size_of(event: Accepted | Output) -> int:
-    """Bytes in memory, roughly."""
+    """The approximate size of an event in memory, in bytes."""
     if isinstance(event, Accepted):
         return 64
     num_bytes = 256 + 4 * len(event.text) + 36 * len(event.token_ids)

@@ -1,4 +1,4 @@
-"""The tokenizer of a model whose files are Hugging Face's."""
+"""Reads the tokenizer of a model in Hugging Face format, from `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def read_tokenizer(folder: JSONFolder, facts: OnnxDescription) -> JSONTokenizer:
 
     Args:
         folder: the files of the model.
-        facts: what they say about it.
+        facts: the description of the model from its files.
 
     Raises:
-        ModelFileNotFound: there is no such file.
-        ModelFileInvalid: it cannot be used.
-        ModelUnsupported: its way from tokens to bytes is not known here.
+        ModelFileNotFound: there is no `tokenizer.json`.
+        ModelFileInvalid: `tokenizer.json` cannot be used.
+        ModelUnsupported: the tokenizer's conversion from tokens to bytes is not supported.
     """
     text = folder.read_text("tokenizer.json")
     if text is None:

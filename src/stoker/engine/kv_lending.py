@@ -1,4 +1,4 @@
-"""Moves the limit of an engine's KV pool in bytes, and gives memory that was freed back to the system."""
+"""Changes the maximum size of an engine's KV pool in bytes, and returns freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from stoker.errors import BackendError, UnsupportedParameter
 
 
 class KVLending:
-    """What an engine's thread does to the size of its pool, between two steps.
+    """Answers `ShareKV` questions for one engine. The engine's thread calls it between two steps.
 
     Args:
         backend: computes the scheduler's batches.
-        port: the same again; None = its pool has a fixed size.
-        scheduler: owns the pool.
+        port: the same object as `backend`; None = its KV pool has a fixed size.
+        scheduler: owns the KV pool.
     """
 
     def __init__(self, backend: Backend, port: LendingPort | None, scheduler: Scheduler) -> None:
@@ -23,11 +23,11 @@ class KVLending:
         self._scheduler = scheduler
 
     def answer(self, question: ShareKV) -> KVShare:
-        """Sets the limit, if the question has one, and says how the pool is used.
+        """Sets the limit, if the question has one, and returns how the pool is used.
 
         Raises:
             UnsupportedParameter: the pool has a fixed size.
-            BackendError: what has left the pool could not be taken from the backend; the limit holds all the same.
+            BackendError: KV that has left the pool could not be erased in the backend; the new limit holds anyway.
         """
         if self._port is None:
             raise UnsupportedParameter("the KV pool of this model has a fixed size")

@@ -1,4 +1,4 @@
-"""The streams of the requests that are alive in an engine: by request, by step, by deadline. It ends none of them."""
+"""The streams of an engine's live requests, found by request, by step, and by deadline. It ends no request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.sampling.sampler import Choice, RowState
 
 
 class LiveStreams:
-    """Belongs to the thread that calls `Engine.step`.
+    """The streams of live requests. Belongs to the thread that calls `Engine.step`.
 
     Args:
         clock: seconds; only differences count.
@@ -20,7 +20,7 @@ class LiveStreams:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.next_deadline = inf
-        """Not after the deadline of any stream. It saves a look at hundreds of streams in each step."""
+        """A lower bound of all deadlines, which saves checking hundreds of streams in each step."""
         self._clock = clock
         self._streams: dict[str, Stream] = {}
         self._reporting: dict[str, Stream] = {}
@@ -41,7 +41,7 @@ class LiveStreams:
         return request_id in self._streams
 
     def add(self, stream: Stream) -> None:
-        """Takes a stream whose request the scheduler has."""
+        """Adds a stream whose request the scheduler has already."""
         self._streams[stream.request_id] = stream
         if stream.reports_progress:
             self._reporting[stream.request_id] = stream
@@ -49,7 +49,7 @@ class LiveStreams:
         self.next_deadline = min(self.next_deadline, stream.deadline)
 
     def pop(self, request_id: str) -> Stream:
-        """Gives up a stream that has ended."""
+        """Removes and returns a stream that has ended."""
         self._reporting.pop(request_id, None)
         stream = self._streams.pop(request_id)
         self._num_traced -= stream.tracer is not None
@@ -62,7 +62,7 @@ class LiveStreams:
         return self._streams[sequence.request.request_id]
 
     def sampled(self, sequences: list[Sequence]) -> tuple[list[Stream], list[RowState]]:
-        """The streams of sequences, and their sampler states. The scheduler gives the same list while it can."""
+        """The streams of sequences, and their sampler states, cached while the scheduler returns the same list."""
         if sequences is not self._sequences:
             self._sequences = sequences
             self._sampled = [self.of(sequence) for sequence in sequences]
@@ -70,8 +70,8 @@ class LiveStreams:
         return self._sampled, self._rows
 
     def trace(self, step_id: int, streams: list[Stream], chosen: list[list[Choice]]) -> None:
-        """Notes where the tokens of a step came from, for the clients that asked for it. The scheduler has not taken
-        them yet.
+        """Notes the tokens of a step in the traces of streams that want one. To be called before the scheduler takes
+        the tokens.
         """
         if not self._num_traced:
             return
@@ -88,10 +88,10 @@ class LiveStreams:
         return [stream for stream in self if stream.deadline <= now]
 
     def reports(self, began: float) -> list[Event]:
-        """How far prompts are computed, for the clients that asked for it. A stream with a token reports no more.
+        """Progress of prefill, for the requests that want it. A stream with a token is not reported any more.
 
         Args:
-            began: when the present step began.
+            began: when the current step began.
         """
         if not self._reporting:
             return []

@@ -1,4 +1,4 @@
-"""An open model: a backend with what its files say. How it is opened is for `loading` to decide."""
+"""An open model: its backends, its tokenizer and the facts from its files. The package `loading` opens it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """An open model. The engine that is given this value closes the backends; until then, `close` does."""
+    """An open model. An engine that gets it owns the backends and closes them; before that, `close` closes them."""
 
     backend: Backend
     backend_name: str
@@ -28,29 +28,29 @@ class Loaded:
     kv_port: KVPort | None = None
     """The same object as `backend`, if the backend can export KV."""
     lending_port: LendingPort | None = None
-    """The same object as `backend`, if its pool may hold more cells than its share, and lend those that it has."""
+    """The same object as `backend`, if its KV pool can borrow memory from other models and lend to them."""
     maxima_port: MaximaPort | None = None
     """The same object as `backend`, if the backend reports the maxima of logits while it computes them."""
     rows_port: RowsPort | None = None
     """The same object as `backend`, if the backend computes rows of images."""
     projector: Projector | None = None
-    """What makes rows of images and recordings, if the model has one."""
+    """The multimodal projector, which computes rows (embeddings) of images and recordings; None = there is none."""
     image_text: str = ""
-    """What the chat template writes in place of an image, if the files of the model expand that."""
+    """Text of the chat template for an image, if the files of the model expand such texts."""
     media_refusal: str = ""
-    """Why no images are taken, where a projector could not change it."""
+    """Reason why images are refused, if a projector would not help."""
     embedder: Embedder | None = None
     """The embedder of the same model, if the backend has one; closing the backend closes it."""
     head_port: DraftHeadPort | None = None
-    """The same object as `backend`, if its model has a head that drafts."""
+    """The same object as `backend`, if the model has a draft head for speculative decoding."""
     draft_backend: Backend | None = None
-    """A smaller model that drafts for this one."""
+    """The backend of a draft model for speculative decoding."""
     adapters: Adapters = field(default_factory=Adapters)
-    """No adapter is loaded yet."""
+    """The registry of LoRA adapters, still empty."""
     weight_files: tuple[Path, ...] = ()
     """The files that the weights were read from."""
     devices: tuple[str, ...] = ()
-    """The devices besides the CPU that compute, in words."""
+    """Descriptions of the devices other than the CPU that compute."""
     max_running: int | None = None
     """The model's own limit on concurrent requests; None = no limit."""
 

@@ -1,4 +1,4 @@
-"""How long the loop's steps take, and how long requests wait for their first one and compute their prompts."""
+"""Measures the durations of steps, and of each request's queueing, prefill and generation, as histograms."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ STEP_BOUNDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
     *(1.0, 2.0, 5.0, 10.0),
 )
-"""Seconds of one step."""
+"""Histogram buckets for the duration of a step, in seconds."""
 STEP_TOKEN_BOUNDS = (1.0, *(float(8 * 2**power) for power in range(12)))
-"""Tokens of one step: 1, 8, 16 … 16,384, as vLLM has them."""
+"""Histogram buckets for the tokens of a step: 1, 8, 16 … 16,384, as in vLLM."""
 PHASE_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0),
     *(30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
 )
-"""Seconds in the queue, or of a prompt; vLLM's buckets, and finer below 0.3 s."""
+"""Histogram buckets for a phase of a request (queue, prefill), in seconds: as in vLLM, but finer below 0.3 s."""
 COMPILE_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds to compile one grammar."""
+"""Histogram buckets for the compilation of one grammar, in seconds."""
 _MAX_STEPS = 32
 """Number of steps counted together, which is faster than one at a time."""
 
 
 class LoopMetrics:
-    """Totals since the start. Belongs to the engine's thread.
+    """Histograms and counters of an engine since its start. Belongs to the engine's thread.
 
     Args:
         clock: seconds; only differences count.
@@ -45,12 +45,12 @@ class LoopMetrics:
         self.running_s = Histogram(PHASE_BOUNDS)
         self.step_tokens = Histogram(STEP_TOKEN_BOUNDS)
         self.num_step_sequences = 0
-        """Requests that had a part in a step, added up over all steps."""
+        """Number of requests in each step, added up over all steps."""
         self.recorder: Recorder | None = None
         """Records steps and events while a client watches; None = no client does."""
         self._clock = clock
         self._steps: list[tuple[Batch, int, float]] = []
-        """Steps not counted yet."""
+        """Steps not counted yet: batch, accepted drafted tokens, and duration in seconds."""
         self._num_prompt_tokens = 0
         self._queued: dict[str, tuple[Sequence, float]] = {}
         """Requests of which nothing was computed yet, with their arrival times."""
@@ -60,15 +60,15 @@ class LoopMetrics:
         """Requests with a token, with the times when they arrived, when they began and when the first token came."""
 
     def added(self, sequence: Sequence) -> None:
-        """Counts a request that has arrived."""
+        """Notes the arrival of a request."""
         self._queued[sequence.request.request_id] = (sequence, self._clock())
         self.note("arrived", sequence.request.request_id, sequence.num_prompt)
 
     def scheduled(self, num_prompt_tokens: int) -> None:
-        """A step has been planned: some of those that waited may have a part in it.
+        """Notes which waiting requests begin in the step that has just been scheduled.
 
         Args:
-            num_prompt_tokens: of all requests that have ever begun. As long as it does not grow, none has.
+            num_prompt_tokens: prompt tokens of all requests that have ever begun. If it has not grown, none begins.
         """
         if num_prompt_tokens == self._num_prompt_tokens:
             return
@@ -83,7 +83,7 @@ class LoopMetrics:
             self.queue_s.observe(now - since)
 
     def has_token(self, request_id: str) -> None:
-        """A request was given a token; only its first one counts."""
+        """Notes that a request got a token. Only its first token has an effect."""
         times = self._begun.pop(request_id, None)
         if times is not None:
             now = self._clock()
@@ -92,17 +92,19 @@ class LoopMetrics:
             self.prefill_s.observe(now - times[1])
 
     def stepped(self, batch: Batch, num_accepted: int, step_s: float) -> None:
-        """A step was computed. What it means for the numbers is left for later: the next step is not to wait for it.
+        """Notes a computed step. It is counted later, see `settle`, so that the next step need not wait.
 
         Args:
-            num_accepted: of what was drafted. The rest was computed for nothing, and is not counted.
+            batch: the batch of the step.
+            num_accepted: number of accepted drafted tokens. Rejected ones are not counted as computed tokens.
+            step_s: duration of the step, in seconds.
         """
         self._steps.append((batch, num_accepted, step_s))
         if len(self._steps) >= _MAX_STEPS:
             self.settle()
 
     def settle(self) -> None:
-        """Has all steps counted; to be called before the numbers are looked at."""
+        """Counts all noted steps. To be called before the histograms are read."""
         for batch, num_accepted, step_s in self._steps:
             self.step_s.observe(step_s)
             self.step_tokens.observe(batch.num_tokens - batch.num_drafted + num_accepted)
@@ -110,7 +112,7 @@ class LoopMetrics:
         self._steps.clear()
 
     def finished(self, sequence: Sequence) -> Timing:
-        """A request was given its last token."""
+        """Notes that a request got its last token, and returns its durations."""
         now = self._clock()
         arrived, begun, first = self._running.pop(sequence.request.request_id)
         self.note("finished", sequence.request.request_id, sequence.num_completion)
@@ -120,12 +122,12 @@ class LoopMetrics:
         return Timing(first - begun, now - first, *drafted, begun - arrived)
 
     def arrivals(self) -> dict[str, float]:
-        """When the requests that are alive arrived, on the clock."""
+        """The arrival time of each live request, on the clock."""
         queued = {request_id: since for request_id, (_, since) in self._queued.items()}
         return queued | {request_id: times[0] for request_id, times in (*self._begun.items(), *self._running.items())}
 
     def left(self, request_id: str) -> None:
-        """A request has ended before its last token."""
+        """Notes that a request ended without finishing. Unknown ids are ignored."""
         found = [known.pop(request_id, None) for known in (self._queued, self._begun, self._running)]
         if any(found):
             self.note("ended", request_id)

@@ -1,4 +1,4 @@
-"""The child's stdin: what its parent orders, one JSON line each, and that the parent is gone, however it died."""
+"""The child's stdin: the parent's orders, one JSON line each, and its end, which means that the parent has died."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 from stoker.engine.protocol import Expect, Launch, Loading
 
 Prepare: TypeAlias = Callable[[str], None]
-"""Told the path of a model that is probably loaded next. Must not fail, and keeps little if it is not."""
+"""Called with the path of a model that will probably be loaded. Must not fail, and keeps little if it is not loaded."""
 
 EXIT_ORPHANED = 4
 
@@ -26,7 +26,7 @@ _decoder: msgspec.json.Decoder[Expect | Launch] = msgspec.json.Decoder(Expect | 
 
 
 def await_launch(prepare: Prepare) -> Launch:
-    """Waits for the orders, and prepares what is expected meanwhile. Exits if the parent is gone."""
+    """Waits for the `Launch`; calls `prepare` for an expected model meanwhile. Exits if the parent has died."""
     orders = _Orders()
     while (line := orders.next_line()) is not None:
         match _decoder.decode(line):
@@ -38,7 +38,7 @@ def await_launch(prepare: Prepare) -> Launch:
 
 
 def exit_with_parent(launch: Launch) -> None:
-    """Waits until the parent is gone, removes what it could not, and exits."""
+    """Waits until the parent has died, removes the sockets and folder that the parent left, and exits."""
     with suppress(OSError):
         while os.read(_STDIN, _MAX_READ):
             pass
@@ -52,14 +52,14 @@ def exit_with_parent(launch: Launch) -> None:
 
 
 class _Orders:
-    """Lines from the descriptor, because a buffered reader cannot be left inside a daemon thread."""
+    """Reads lines from the file descriptor, because a daemon thread must not keep a buffered reader at exit."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque()
         self._rest = b""
 
     def next_line(self) -> bytes | None:
-        """None = the parent is gone."""
+        """Waits for the next line; None = the parent has died."""
         while not self._lines:
             part = os.read(_STDIN, _MAX_READ)
             if not part:
@@ -73,10 +73,10 @@ _TELL_EVERY_S = 0.1
 
 
 class LoadProgress:
-    """A `models.Progress` of weights on their way into memory. It tells at most ten times a second.
+    """A `models.Progress` for weights that are read into memory. It reports at most ten times a second.
 
     Args:
-        tell: is given the news; it must not wait.
+        tell: called with each report; it must not wait.
         clock: seconds; only differences count.
     """
 
@@ -88,7 +88,7 @@ class LoadProgress:
         self._told_at = float("-inf")
 
     def start(self, total_bytes: int | None, label: str) -> None:
-        """See `models.Progress.start`; of an unknown size nothing can be said."""
+        """See `models.Progress.start`; if the size is unknown, no progress is reported."""
         self._total, self._done = total_bytes or 0, 0
 
     def advance(self, num_bytes: int) -> None:

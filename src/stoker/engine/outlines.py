@@ -1,4 +1,4 @@
-"""What an engine makes of a request's outline: the row's constraint, and what its stream looks for in the text."""
+"""Turns a request's outline into the constraint for its sampling and the markers that its stream looks for."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ if TYPE_CHECKING:
     from stoker.grammars import vocabulary
     from stoker.text.chat_formats import table
 else:
-    # Only constrained requests need them.
+    # Imported on first use, because only constrained requests need them.
     grammar_compiler = lazy_module("stoker.grammars.compiler")
     vocabulary = lazy_module("stoker.grammars.vocabulary")
     table = lazy_module("stoker.text.chat_formats.table")
 
 _COMPILE_S = 10.0
-"""Longest time that a request waits for its grammar."""
+"""Maximum time that a request waits for the compilation of its grammar, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOutline:
-    """What the stream of a request looks for in its tokens."""
+    """The parts of an answer that the stream of a request finds in its tokens."""
 
     reasoning: SpanFollower | None = None
     markers: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Tokens that are reported instead of written, with their spellings."""
+    """Marker tokens, which are reported separately from the text, with their spellings."""
     hides_stops: bool = False
-    """Stop strings do not count in reasoning."""
+    """Ignore stop strings in reasoning."""
     ends: tuple[str, ...] = ()
-    """Texts that end the answer, and are not reported as stop strings."""
+    """Texts that end the answer but are not reported as stop strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the tokens of an answer must follow."""
+    """The constraint on the tokens of an answer."""
 
     constraint: Constraint | None = None
-    """None = nothing."""
+    """The constraint; None = any tokens."""
     relaxed: tuple[str, ...] = ()
-    """What of a schema is not enforced, in words."""
+    """Descriptions of the parts of a JSON schema that are not enforced."""
 
 
 class Outlines:
-    """Opens the outlines of requests. Any number of threads may do so at the same time.
+    """Opens the outlines of requests. Any number of threads may use it at the same time.
 
     Args:
-        info: of the model.
+        info: properties of the model.
         tokenizer: safe to use from several threads.
-        lowers_apart: what grammars need of Python is done in a process of its own.
+        lowers_apart: Python code that translates grammars runs in a process of its own.
     """
 
     def __init__(self, info: ModelInfo, tokenizer: Tokenizer, *, lowers_apart: bool = False) -> None:
@@ -77,7 +77,7 @@ class Outlines:
         self._compile_s = Histogram(COMPILE_BOUNDS)
 
     def stream(self, outline: Outline) -> StreamOutline:
-        """What a stream looks for."""
+        """The reasoning and markers that the stream of a request looks for."""
         spellings = {spelling: self._tokenizer.encode(spelling) for spelling in outline.markers}
         span, encode = outline.reasoning, self._tokenizer.encode
         return StreamOutline(
@@ -88,7 +88,7 @@ class Outlines:
         )
 
     def bounds(self, outline: Outline, sampling: SamplingParams) -> Bounds:
-        """What the tokens of an answer must follow. Waits until a grammar is compiled.
+        """The constraint on the tokens of an answer. Waits until its grammar is compiled.
 
         Raises:
             InvalidInput: the grammar is malformed, cannot be enforced, or contradicts the sampling parameters.
@@ -104,20 +104,20 @@ class Outlines:
         return Bounds(spanned, relaxed)
 
     def prepare(self) -> None:
-        """Makes what the first grammar needs, soon. Only for a moment in which no request waits for a token."""
+        """Builds what the first grammar needs. Call it only while no request waits for a token."""
         if not self._info.can_generate:
             return
-        with suppress(InvalidInput):  # it is being closed
+        with suppress(InvalidInput):  # the compiler is being closed
             self._opened_compiler().prepare()
 
     @property
     def compiled(self) -> tuple[Distribution, int]:
-        """Seconds of the grammars that were compiled, and how many were known."""
+        """Compilation times of grammars in seconds, and how many grammars were found in the cache."""
         compiler = self._compiler
         return self._compile_s.snapshot(), 0 if compiler is None else compiler.num_hits
 
     def close(self) -> None:
-        """Ends the thread that compiles. Calling it twice is allowed."""
+        """Ends the thread that compiles grammars. Calling it twice is allowed."""
         with self._lock:
             compiler, self._compiler = self._compiler, None
         if compiler is not None:

@@ -1,4 +1,4 @@
-"""What an engine is made of beside its scheduler: parts that a loaded model offers, or what stands in their place."""
+"""Builds the parts of an engine around its scheduler from a loaded model, or substitutes for unsupported ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stoker.sampling.sampler import Sampler
 
 
 class NoMaxima:
-    """In place of the port of a backend that does not report the maxima of logits."""
+    """In place of a `MaximaPort` for a backend that does not report the maxima of logits."""
 
     maxima = None
 

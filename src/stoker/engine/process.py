@@ -1,12 +1,12 @@
-"""The child process of `stoker serve`: one engine behind two sockets. Lives as long as its parent, and no longer.
+"""The child process of `stoker serve`: one engine that talks to its parent over two sockets, and exits with it.
 
 ```
-main thread       takes commands: aborts, pauses and short texts at once, others to their threads; Shutdown ends all
-tokenizer threads tokenize and check, then queue for the engine
-files thread      writes and reads slots that are saved or restored, reads adapters
-engine thread     steps; sends one frame per step, or puts it into the outbox if the parent is behind
-writer thread     outbox ---> parent, and a heartbeat about once a second
-parent watch      end of stdin: the parent is gone, however it died
+main thread       receives commands; handles aborts, pauses and short texts itself, gives the rest to other threads
+tokenizer threads tokenize and check requests, then queue them for the engine
+files thread      writes and reads saved slots, reads LoRA adapters
+engine thread     steps; sends one frame per step, or puts it into the outbox while the parent is slow
+writer thread     sends the outbox to the parent, and a heartbeat about once a second
+parent watch      reads stdin: its end means that the parent has exited or crashed
 ```
 """
 
@@ -67,27 +67,27 @@ from stoker.errors import Cancelled, StokerError
 logger = logging.getLogger(__name__)
 
 Build: TypeAlias = Callable[[EngineConfig, LoadProgress], tuple[Engine, ModelCard]]
-"""Loads a model, and says how far it is; raises `StokerError` if that is impossible."""
+"""Loads a model and reports progress; raises `StokerError` if the model cannot be loaded."""
 
 _Tokenized: TypeAlias = Submit | Embed | Tokenize | CountTokens | Detokenize
-"""What is given to a tokenizer thread."""
+"""Commands with texts, which tokenizer threads handle."""
 _Slow: TypeAlias = _Tokenized | SaveSlot | RestoreSlot | ChangeAdapters
-"""What is given to a thread beside the main one."""
+"""Commands that the main thread gives to another thread, because they take long."""
 
 EXIT_OK, EXIT_ENGINE_DIED = 0, 1
 
 _MAX_OUTBOX = 1024
-"""Frames that wait for a parent that does not read; then the engine waits with them."""
+"""Maximum number of frames that wait for a slow parent; when it is reached, the engine waits (back-pressure)."""
 _NUM_TOKENIZERS = 2
 _SHORT_TEXT = 2048
-"""Characters, or ids. Shorter texts are tokenized on the main thread."""
+"""Characters or token ids. Shorter texts are tokenized on the main thread."""
 _LONG_TEXT = 1 << 18
-"""Characters, or ids. Texts that are longer, which take half a second each, wait for each other only."""
+"""Characters or token ids. Longer texts, which take half a second each, share a thread and delay only each other."""
 _POLL_S = 1.0
 _IDLE_POLLS = 3
-"""Polls without a command after which an engine counts as idle."""
+"""Number of polls without a command after which an engine counts as idle."""
 _RETRY_S = 0.002
-"""Between two looks whether a parent that was behind reads again."""
+"""Seconds between two attempts to send to a parent that does not read."""
 _STOP_S = 1.0
 _LOOK, _TERMINATE = b"l", b"t"
 
@@ -95,13 +95,13 @@ _decoder = msgspec.msgpack.Decoder(Command)
 
 
 def serve_engine(build: Build, prepare: Prepare = lambda path: None) -> int:
-    """Reads a `Launch` from stdin, loads, serves until told to stop, and returns the exit code.
+    """Reads a `Launch` from stdin, loads the model, serves until told to stop, and returns the exit code.
 
     Call it from the main thread of a process of its own, and exit right after it.
 
     Args:
         build: loads a model.
-        prepare: makes ready for one, as long as there is time.
+        prepare: called with the path of a model that will probably be loaded, while the `Launch` has not come yet.
     """
     garbage.look_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
@@ -121,7 +121,7 @@ def serve_engine(build: Build, prepare: Prepare = lambda path: None) -> int:
 
 
 class _EngineProcess:
-    """The threads around one engine, from `Ready` to the end."""
+    """The threads of one engine's process, from the `Ready` event until the process exits."""
 
     def __init__(self, engine: Engine, commands: zmq.Socket[bytes], events: zmq.Socket[bytes], launch: Launch) -> None:
         self._heartbeat_every_s = launch.heartbeat_every_s
@@ -129,9 +129,9 @@ class _EngineProcess:
         self._events = events
         self._outbox: queue.Queue[Frame] = queue.Queue(_MAX_OUTBOX)
         self._num_queued = 0
-        """Frames in the outbox and in the writer's hands: what comes now has to wait behind them."""
+        """Frames in the outbox or being sent by the writer: further frames must queue after them to keep the order."""
         self._sending = threading.Lock()
-        """Guards the socket for events, and the number."""
+        """Guards the events socket and `_num_queued`."""
         self._is_ending = threading.Event()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_sender.setblocking(False)
@@ -141,18 +141,18 @@ class _EngineProcess:
         self._long_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-long-tokenizer")
         # Thousands of texts to embed must not delay a prompt.
         self._embedding_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-embedding-tokenizer")
-        # Requests with a grammar wait for its compilation here, and so for each other only.
+        # Requests wait here for the compilation of their grammars, and delay only each other.
         self._constrained = ThreadPoolExecutor(1, thread_name_prefix="stoker-constrained")
         self._num_idle_polls = 0
         self._is_prepared = False
-        """For constrained requests."""
+        """What the first request with a grammar needs has been built, or is being built."""
         self._files = ThreadPoolExecutor(1, thread_name_prefix="stoker-slot-files")
         self._admissions: list[Future[None]] = []
-        """Prompts being tokenized; bounded by the worker's door."""
+        """Tasks of other threads that may not have ended; the worker's `Door` bounds their number."""
         self._writer = threading.Thread(target=self._write, name="stoker-writer", daemon=True)
 
     def run(self) -> int:
-        """Serves; returns the exit code."""
+        """Serves until the engine is told to stop or dies. Returns the exit code."""
         # A handler may interrupt any line of this thread, so it takes no lock.
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self._wake(_TERMINATE))
         self._writer.start()
@@ -171,7 +171,7 @@ class _EngineProcess:
         self._writer.join(_STOP_S)
         code = EXIT_ENGINE_DIED if has_died else EXIT_OK
         if not is_closed or wait(self._admissions, _STOP_S).not_done:
-            os._exit(code)  # a thread is stuck: the interpreter would wait for it for ever
+            os._exit(code)  # a thread is stuck: a normal exit would wait for it forever
         return code
 
     def _take_commands(self) -> None:
@@ -187,7 +187,7 @@ class _EngineProcess:
             self._note_idle(is_idle=not ready)
 
     def _note_idle(self, *, is_idle: bool) -> None:
-        """What the first constrained request needs is made as soon as nothing was wanted for some seconds."""
+        """Builds what the first request with a grammar needs once the engine has been idle for a few seconds."""
         if not is_idle or (stats := self._worker.heartbeat()).num_running + stats.num_waiting:
             self._num_idle_polls = 0
             return
@@ -227,7 +227,7 @@ class _EngineProcess:
             self._on_another_thread(partial(self._accept, submit), submit)
 
     def _is_quick(self, submit: Submit) -> bool:
-        """Its prompt takes less time than another thread takes to begin, and the parent reads what it is told."""
+        """The prompt is too short for another thread to pay off, needs no grammar, and the parent reads its events."""
         is_plain = submit.outline is None or submit.outline.grammar is None
         return is_plain and not self._num_queued and not submit.text_bias and _size(submit) <= _SHORT_TEXT
 
@@ -262,27 +262,27 @@ class _EngineProcess:
             self._tell_fault(submit, fault)
 
     def _accept(self, submit: Submit) -> None:
-        """On the main thread or a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
+        """Admits a request, on the main thread or another one. Sends `Accepted` before the engine can send outputs."""
         try:
             stream = self._worker.admit(submit)
             self._publish([accepted(submit, stream)])
             self._worker.enqueue(stream)
         except Cancelled:
-            return  # the client has left meanwhile
+            return  # the client has disconnected meanwhile
         except StokerError as error:
             self._publish([Failed.of(submit.request_id, error)])
 
     def _queue_embedding(self, embed: Embed) -> None:
-        """On a tokenizer thread."""
+        """Admits and queues a request for embeddings. Runs on the thread for embeddings."""
         try:
             self._worker.enqueue(self._worker.admit_embedding(embed))
         except Cancelled:
-            return  # the client has left meanwhile
+            return  # the client has disconnected meanwhile
         except StokerError as error:
             self._publish([Unanswered.of(embed.question_id, error)])
 
     def _answer(self, question: QuickQuestion) -> None:
-        """On the thread that the question needs. What changes the engine goes on to the engine's own."""
+        """Answers a question on the calling thread, or passes it on to the engine's thread if it needs engine state."""
         try:
             match question:
                 case Tokenize() | CountTokens() | Detokenize():
@@ -290,7 +290,7 @@ class _EngineProcess:
                 case SaveSlot() | RestoreSlot():
                     self._publish([file_slot(question, self._engine.slot_files, self._engine.slot_port, self._worker)])
                 case ChangeAdapters():
-                    self._engine.adapters.prepare(question)  # then the file is checked, and in the system's memory
+                    self._engine.adapters.prepare(question)  # checks the file and brings it into the page cache
                     self._worker.ask(question)
                 case _:
                     self._worker.ask(question)
@@ -298,7 +298,7 @@ class _EngineProcess:
             self._publish([Unanswered.of(question.question_id, error)])
 
     def _note_fault(self, command: _Slow, future: Future[None]) -> None:
-        """A fault of ours while a text was tokenized concerns that request only, but it must hear of it."""
+        """Reports an internal error of a task on another thread: it ends one request, whose client must be told."""
         if not future.cancelled() and (fault := future.exception()) is not None:
             self._tell_fault(command, fault)
 
@@ -311,11 +311,11 @@ class _EngineProcess:
             self._publish([Unanswered.of(command.question_id, error)])
 
     def _publish(self, events: Frame) -> None:
-        """Any thread. Waits only while the parent does not read, that is, while no result is wanted."""
+        """Sends events to the parent. Any thread may call it. It blocks only while the parent reads too slowly."""
         if not events:
             return
         if self._worker_has_died():
-            self._wake(_LOOK)  # the parent ends or repeats its requests when the process is gone
+            self._wake(_LOOK)  # the parent ends or repeats its requests when this process has exited
             return
         if self._is_ending.is_set() or self._has_sent(events):
             return
@@ -329,9 +329,9 @@ class _EngineProcess:
             self._num_queued -= 1
 
     def _has_sent(self, events: Frame) -> bool:
-        """Sends at once what may go at once: waking the writer for every token would take a core from the next step.
+        """Sends a frame at once if possible: waking the writer for every token would take a core from the next step.
 
-        What cannot go is counted as queued.
+        A frame that cannot be sent now is counted as queued.
         """
         with self._sending:
             if not self._num_queued:
@@ -347,10 +347,10 @@ class _EngineProcess:
     def _end(self) -> None:
         self._is_ending.set()
         with suppress(queue.Full):
-            self._outbox.put_nowait([])  # the writer may be asleep
+            self._outbox.put_nowait([])  # wakes the writer thread
 
     def _wake(self, why: bytes) -> None:
-        with suppress(BlockingIOError):  # full: woken often enough already
+        with suppress(BlockingIOError):  # the socket is full: the main thread has wake-ups to read already
             self._wake_sender.send(why)
 
     def _write(self) -> None:
@@ -376,7 +376,7 @@ class _EngineProcess:
 
 
 def _size(command: Submit | Tokenize | CountTokens | Detokenize) -> int:
-    """About how much there is to encode or decode."""
+    """Approximate amount of text to encode or decode, in characters or token ids."""
     match command:
         case Submit() | CountTokens():
             prompt = command.prompt
@@ -390,7 +390,7 @@ def _size(command: Submit | Tokenize | CountTokens | Detokenize) -> int:
 
 
 def _tell(events: zmq.Socket[bytes], loading: Loading) -> None:
-    with suppress(zmq.Again):  # progress that is not read now would be stale later
+    with suppress(zmq.Again):  # drop a progress report that cannot be sent now: it would be stale later
         events.send(msgspec.msgpack.encode([loading]), zmq.DONTWAIT)
 
 

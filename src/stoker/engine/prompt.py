@@ -1,4 +1,4 @@
-"""What the texts of a request become before it is queued: token ids of the prompt, its echo, biases of tokens."""
+"""Tokenizes the texts of a request: the prompt and its echo, logit biases of texts, and fill-in-the-middle tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.engine.protocol import PlacedPrompt, PromptToken, Submit
 from stoker.errors import InvalidInput
 from stoker.text.tokenizer import Tokenizer, encode_prompt, with_bos
 
-# As llama.cpp knows them: Qwen, StarCoder and Granite, DeepSeek, CodeLlama, GLM.
+# Fill-in-the-middle tokens, as in llama.cpp: Qwen, StarCoder and Granite, DeepSeek, CodeLlama, GLM.
 _PREFIX = ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "<PRE>", "<|code_prefix|>")
 _SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "<SUF>", "<|code_suffix|>")
 _MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "<MID>", "<|code_middle|>")
@@ -23,8 +23,8 @@ FILL_SPELLINGS = (*_PREFIX, *_SUFFIX, *_MIDDLE, *_REPOSITORY, *_SEPARATOR)
 
 
 def prompt_entries(tokenizer: Tokenizer, submit: Submit) -> tuple[list[Entry], tuple[PlacedSpan, ...]]:
-    """The entries of a prompt, and where spans of rows are among them. Ids alone are taken as they are; texts, also
-    among ids, get BOS if the model wants one.
+    """The entries of a request's prompt, and the places of spans of rows. A prompt of token ids alone is unchanged; a
+    prompt with text gets a BOS token if the model wants one.
 
     Raises:
         InvalidInput: a text is not valid Unicode.
@@ -35,7 +35,7 @@ def prompt_entries(tokenizer: Tokenizer, submit: Submit) -> tuple[list[Entry], t
 def entries_of(
     tokenizer: Tokenizer, prompt: PlacedPrompt, *, parse_special: bool = True
 ) -> tuple[list[Entry], tuple[PlacedSpan, ...]]:
-    """As `prompt_entries`, of a prompt alone."""
+    """The entries of a prompt, and the places of spans of rows in it. See `prompt_entries`."""
     try:
         if isinstance(prompt, str):
             return encode_prompt(tokenizer, prompt, parse_special=parse_special), ()
@@ -55,7 +55,7 @@ def entries_of(
 
 
 def fewest_prompt_tokens(tokenizer: Tokenizer, prompt: PlacedPrompt) -> int:
-    """A lower bound on the prompt's tokens, found without encoding it."""
+    """A lower bound on the prompt's number of tokens, computed without tokenizing it."""
     if isinstance(prompt, str):
         return tokenizer.fewest_tokens(prompt)
     found = 0
@@ -73,8 +73,8 @@ def fewest_prompt_tokens(tokenizer: Tokenizer, prompt: PlacedPrompt) -> int:
 def echo(tokenizer: Tokenizer, prompt: PlacedPrompt, token_ids: Sequence[int]) -> list[PromptToken]:
     """The prompt's tokens with the bytes that each adds to its text.
 
-    What a tokenizer puts in front of a text, a BOS token or a space, has no bytes: joined, they are the prompt as it
-    was sent. Of a prompt in token ids every token is written out.
+    A BOS token or space that the tokenizer adds before a text gets no bytes, so the joined bytes are the prompt as it
+    was sent. In a prompt of token ids, every token is written out.
     """
     pieces = [tokenizer.token_bytes(token_id, render_special=True) for token_id in token_ids]
     return echo_of(pieces, prompt, token_ids, bos_token_id=tokenizer.bos_token_id)
@@ -83,7 +83,7 @@ def echo(tokenizer: Tokenizer, prompt: PlacedPrompt, token_ids: Sequence[int]) -
 def echo_of(
     pieces: list[bytes], prompt: PlacedPrompt, token_ids: Sequence[int], *, bos_token_id: int | None
 ) -> list[PromptToken]:
-    """As `echo`, of the texts of all tokens."""
+    """The prompt's tokens with their bytes, see `echo`; `pieces` are the texts of all tokens."""
     pieces = list(pieces)
     if isinstance(prompt, str) and pieces:
         _drop_additions(pieces, prompt.encode(), has_bos=token_ids[0] == bos_token_id)
@@ -99,7 +99,7 @@ def _drop_additions(pieces: list[bytes], text: bytes, *, has_bos: bool) -> None:
 
 
 def find_fill_tokens(tokenizer: Tokenizer) -> FillTokens | None:
-    """The tokens for filling in the middle, told by their spelling; None if the vocabulary lacks one that is needed."""
+    """The fill-in-the-middle tokens, found by their spellings; None if the vocabulary lacks a required one."""
     return fill_tokens(lambda spelling: _special(tokenizer, spelling))
 
 
@@ -111,7 +111,7 @@ def find_markers(tokenizer: Tokenizer) -> list[str]:
 
 
 def fill_tokens(special: Callable[[str], int | None]) -> FillTokens | None:
-    """Like `find_fill_tokens`, with a lookup that tells which of `FILL_SPELLINGS` is one control token."""
+    """The fill-in-the-middle tokens; `special` returns the id of a spelling that is one control token, or else None."""
 
     def first(spellings: Sequence[str]) -> int | None:
         return next((token_id for text in spellings if (token_id := special(text)) is not None), None)
@@ -125,7 +125,7 @@ def fill_tokens(special: Callable[[str], int | None]) -> FillTokens | None:
 
 
 def with_text_bias(tokenizer: Tokenizer, sampling: SamplingParams, text_bias: Mapping[str, float]) -> SamplingParams:
-    """The same numbers, with each text's bias on all of its tokens; one that a token has already stays."""
+    """Adds logit biases of texts: each applies to all tokens of its text. Biases given by token id take precedence."""
     if not text_bias:
         return sampling
     biases = {
@@ -135,7 +135,7 @@ def with_text_bias(tokenizer: Tokenizer, sampling: SamplingParams, text_bias: Ma
 
 
 def _special(tokenizer: Tokenizer, spelling: str) -> int | None:
-    """This text, if it is one control token."""
+    """The token id of a spelling that is one control token; None otherwise."""
     token_ids = tokenizer.encode(spelling)
     return token_ids[0] if len(token_ids) == 1 and not tokenizer.token_bytes(token_ids[0]) else None
 

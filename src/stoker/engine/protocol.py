@@ -1,6 +1,6 @@
-"""The messages between an engine and what uses it, in one process or across two.
+"""The messages between an engine and its client, in one process or between two.
 
-Commands go in, events come out. Events are sent in frames: one list for all streams per step.
+The client sends commands, and the engine sends events. A frame is the list of all events of one step.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     pass
 
 Prompt: TypeAlias = str | Sequence[int | str]
-"""Text, token ids, or both in turn."""
+"""A prompt: text, or a list of token ids and texts."""
 
 PlacedPrompt: TypeAlias = str | Sequence[int | str | Span]
-"""A prompt, also with rows where its images and recordings are."""
+"""A prompt in which spans of rows (embeddings) stand for images and recordings."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -70,7 +70,7 @@ class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptToken(msgspec.Struct, frozen=True, array_like=True):
-    """One token of the prompt. Its log-probability is None for the first one, and if none was asked for."""
+    """One token of the prompt. `logprob` is None for the first token, and if no log-probabilities are requested."""
 
     token_id: int
     token: bytes
@@ -94,13 +94,13 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Expect(msgspec.Struct, frozen=True, tag=True):
-    """A JSON line on a child's stdin, before its `Launch`: this model is probably what it will load."""
+    """A JSON line on a child's stdin before its `Launch`: names the model that the child will probably load."""
 
     model_path: str
 
 
 class Launch(msgspec.Struct, frozen=True, tag=True):
-    """The last JSON line on a child's stdin: which engine to build, and the two sockets of the parent to connect to."""
+    """The last JSON line on a child's stdin: the engine to build, and the parent's two sockets to connect to."""
 
     config: EngineConfig
     commands: str
@@ -109,104 +109,104 @@ class Launch(msgspec.Struct, frozen=True, tag=True):
     """Endpoint to which the child pushes frames."""
     heartbeat_every_s: float = 1.0
     environment: dict[str, str] = {}
-    """What has changed in the parent's since the child was started."""
+    """Environment variables of the parent that have changed since the child was started."""
 
 
 class SessionUse(msgspec.Struct, frozen=True):
-    """A conversation that a client has given a name."""
+    """The named session that a request belongs to."""
 
     name: str
-    """Different from those of all other owners."""
+    """Name of the session, unique among all owners."""
     owner: str
     ttl_s: float
-    """It ends so long after its last request."""
+    """Seconds after its last request at which the session ends."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """A new request. `prompt` is text (tokenized by the engine), token ids (taken as they are), or both in turn; an
-    engine is given spans in it where `media` had their markers.
+    """A new request. `prompt` is text (which the engine tokenizes), token ids (used unchanged), or a list of both.
+    Before an engine gets it, spans replace the markers of `media` in the prompt.
     """
 
     request_id: str
     prompt: PlacedPrompt
     sampling: SamplingParams
-    """Only what the request itself says: the engine fills in its defaults."""
+    """Parameters that the request itself sets; the engine fills in its defaults."""
     priority: int = 0
     client_key: str = ""
     cache_prompt: bool = True
     timeout_s: float | None = None
     group: str = ""
-    """Requests of one group have the same prompt, and compute it once."""
+    """Group of requests with the same prompt, which the engine computes once."""
     echo: bool = False
-    """The first output has the prompt's tokens; with log-probabilities if `sampling.logprobs` is given."""
+    """The first output has the prompt's tokens, with log-probabilities if `sampling.logprobs` is given."""
     parse_special: bool = True
-    """The text of a special token in the prompt is that token."""
+    """Texts of special tokens in the prompt become those tokens; False = they remain plain text."""
     text_bias: dict[str, float] = {}
-    """As `sampling.logit_bias`, for every token of these texts."""
+    """Logit bias by text: it applies to every token of the text."""
     adapters: list[AdapterChoice] | None = None
-    """None = those that apply by themselves."""
+    """LoRA adapters of the request; None = every loaded adapter with its default scale."""
     outline: Outline | None = None
     """The parts of the answer and what constrains them; None = plain text."""
     reports_progress: bool = False
-    """Outputs without tokens say how far the prompt is computed."""
+    """Progress of prefill is reported, in outputs without tokens."""
     traces: bool = False
-    """Outputs say where their tokens came from."""
+    """Outputs carry traces: the step of each token, and whether it was drafted."""
     media: tuple[Media, ...] = ()
-    """Files that stand where the prompt, which is a text then, has their markers."""
+    """Images and recordings, whose markers are in the prompt; the prompt is then a text."""
     session: SessionUse | None = None
-    """The conversation that the request goes on with, if it has a name."""
+    """Named session that the request begins or continues; None = no session."""
     wants_blocks: bool = False
-    """`Accepted.blocks` is wanted."""
+    """Fill in `Accepted.blocks`."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """The caller is gone. Unknown ids are ignored."""
+    """Ends a request whose client has left. Unknown ids are ignored."""
 
     request_id: str
 
 
 class Pause(msgspec.Struct, frozen=True, tag=True):
-    """Its reader is behind: nothing of it is computed until `Resume`. Unknown ids are ignored, there as well."""
+    """Pauses a request whose reader is too slow: nothing of it is computed until `Resume`. Unknown ids are ignored."""
 
     request_id: str
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
-    """Its reader has caught up."""
+    """Continues a paused request whose reader has caught up. Unknown ids are ignored."""
 
     request_id: str
 
 
 class RowsWanted(msgspec.Struct, frozen=True, tag=True):
-    """A request cannot go on before the engine is given the rows of one of its spans."""
+    """The engine needs the rows (embeddings) of one span of a request, which waits for them."""
 
     request_id: str
     key: bytes
 
 
 class GiveRows(msgspec.Struct, frozen=True, tag=True):
-    """What an engine has asked for; rows that no request needs any more are dropped."""
+    """Rows of a span that the engine requested with `RowsWanted`. It drops rows that no request needs any more."""
 
     key: bytes
     values: bytes
-    """Numbers of 4 bytes, little-endian, row after row."""
+    """The rows one after the other, as little-endian 4-byte floats."""
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
-    """Finish nothing, free everything, exit."""
+    """Ends the engine's process: unfinished requests are not completed, and everything is freed."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The model is loaded and warmed."""
+    """The model is loaded and warmed up; the engine takes requests."""
 
     card: ModelCard
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
-    """How far the weights are on their way into memory; for weights that are there already nothing is said."""
+    """Progress of reading the weights into memory. It is not sent if they are in memory already."""
 
     part: float
-    """Range 0 … 1."""
+    """Fraction of the weights that is loaded, 0 to 1."""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag=True):
@@ -225,37 +225,37 @@ class LoadFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
-    """The request passed every check and is queued: from here on a response may begin."""
+    """The request passed every check and is queued, so the response to the client may begin."""
 
     request_id: str
     prompt_tokens: int
     relaxed: tuple[str, ...] = ()
-    """What of a schema is not enforced, in words."""
+    """Descriptions of the parts of a JSON schema that are not enforced."""
     blocks: list[int] = []
-    """Numbers of the prompt's whole blocks (see `blocks_held`), if they were asked for and other requests may reuse
-    them."""
+    """Numbers of the prompt's whole KV blocks (see `blocks_held`), if the request asked for them and other requests may
+    reuse them."""
 
 
 class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How long a request was computed, in seconds, by the clock of who computed it."""
+    """Durations of one request in seconds, by the clock of the engine that computed it, and counts of its drafts."""
 
     prefill_s: float
-    """From the first step that computed a part of it to its first token."""
+    """Time from the first step that computed a part of the request to its first token."""
     decode_s: float
-    """From there to the last one."""
+    """Time from the first token to the last one."""
     num_drafted: int = 0
-    """Tokens that were guessed ahead,"""
+    """Number of tokens drafted by speculative decoding."""
     num_accepted: int = 0
-    """and those of them that came out."""
+    """Number of drafted tokens that became part of the answer."""
     queue_s: float = 0.0
-    """From the arrival to the first step that computed a part of it."""
+    """Time from the arrival of the request to the first step that computed a part of it."""
 
 
 class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """What one step added to one request. The last one has a `finish_reason` (a `FinishReason` value).
+    """What one step added to a request. The last output has a `finish_reason` (a `FinishReason` value).
 
-    `text` may be empty (half a character, a held-back stop string); the texts of all outputs concatenated are
-    the answer. `token_ids` are those sampled, including an end-of-generation token.
+    `text` may be empty (half a character, a held-back stop string); the answer is the concatenation of the texts of
+    all outputs. `token_ids` are the sampled tokens, including an end-of-generation token.
     """
 
     request_id: str
@@ -267,19 +267,19 @@ class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     stop_match: str | int | None = None
     """The stop string or stop token id that ended the answer, if one did."""
     prompt: list[PromptToken] | None = None
-    """The prompt, on the first output of a request that asked for its echo."""
+    """The prompt's tokens, on the first output of a request with `Submit.echo`."""
     timing: Timing | None = None
-    """On the last output, if it is known."""
+    """Durations and draft counts, on the last output of a request; None if they are not known."""
     marks: list[tuple[int, str]] = []
-    """Where in `text` a token of `Outline.markers` stood, and its spelling, which is no part of `text`."""
+    """Tokens of `Outline.markers`: the offset in `text` of each, and its spelling, which `text` does not contain."""
     progress: Progress | None = None
-    """Given: nothing was added, the prompt is still being computed."""
+    """Progress of prefill; if given, the output adds no tokens."""
     trace: Trace | None = None
-    """Where its tokens came from, if the request asked for that."""
+    """How the tokens of this output were computed; None = the request did not ask for traces."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The request ended with an error, before or after its first token."""
+    """A request ended with an error, before or after its first token."""
 
     request_id: str
     code: str
@@ -315,7 +315,7 @@ AnswerEvent: TypeAlias = (
 Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | GiveRows | QuickQuestion | Shutdown
 Event: TypeAlias = Loading | Ready | LoadFailed | Accepted | Output | Failed | RowsWanted | AnswerEvent | EngineStats
 Frame: TypeAlias = list[Event]
-"""What one step has to say to all streams."""
+"""The events of one step, for all requests."""
 
 EXIT_LOAD_FAILED = 3
-"""Exit code of a child that has said `LoadFailed`."""
+"""Exit code of a child that has sent `LoadFailed`."""

@@ -1,4 +1,4 @@
-"""Messages of questions to an engine, beside generating, and of their answers. A question names its answer's type."""
+"""Questions to an engine, other than requests for text, and their answers. Each question type names its answer type."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 else:
-    np = lazy_module("numpy")  # for servers that are asked for embeddings
+    np = lazy_module("numpy")  # imported on first use, because only embeddings need it
 
 A = TypeVar("A", bound="Answer")
 
 
 class AdapterChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter that a request asks for, by its name, or by its id."""
+    """A LoRA adapter that a request selects, by name or by id."""
 
     name: str | None = None
     adapter_id: int | None = None
@@ -33,57 +33,57 @@ class AdapterChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """A session as it is now."""
+    """The current state of a session."""
 
     name: str
     age_s: float
     expires_in_s: float
     num_requests: int
     num_tokens: int
-    """Of it in the KV pool, and preferred there; 0 while a request of it runs."""
+    """Tokens of the session that the KV pool keeps and evicts last; 0 while a request of the session runs."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """What a question is answered with."""
+    """The answer to a question."""
 
     question_id: str
 
 
 class Question(msgspec.Struct, Generic[A], frozen=True, tag=True, kw_only=True):
-    """Data that asks for one `A`. Every question that is sent gets exactly one answer, as long as the process lives."""
+    """A question with an answer of type `A`. While the engine process lives, each gets exactly one answer."""
 
     question_id: str = ""
-    """Given by what sends the question."""
+    """Id of the question, which its sender sets."""
 
 
 class Tokenized(Answer, frozen=True, tag=True):
     token_ids: list[int]
     pieces: list[bytes]
-    """The text of each token; special tokens are written out."""
+    """The text of each token, in bytes; special tokens have their spellings."""
 
 
 class Tokenize(Question[Tokenized], frozen=True, tag=True):
-    """The tokens of a text."""
+    """Asks for the tokens of a text."""
 
     text: str
     wants_bos: bool = True
-    """As a prompt: BOS in front, if the model wants one and the text does not bring its own."""
+    """Tokenize the text as a prompt: with a BOS token, if the model wants one and the text does not have its own."""
     parse_special: bool = True
-    """The text of a special token becomes that token."""
+    """Texts of special tokens become those tokens."""
 
 
 class TokenCount(Answer, frozen=True, tag=True):
     num_entries: int
-    """Tokens, and rows of images and recordings."""
+    """Length of the prompt: its tokens, and the rows (embeddings) of images and recordings."""
 
 
 class CountTokens(Question[TokenCount], frozen=True, tag=True):
-    """How long a prompt is, with the files in it. Nothing is computed."""
+    """Asks for the length of a prompt, including images and recordings. No forward pass is computed."""
 
     prompt: str | list[int | str | Span]
-    """A text with the markers of files; an engine is given spans instead."""
+    """A prompt with the markers of `media`; before an engine gets it, spans replace the markers."""
     media: tuple[Media, ...] = ()
-    """Files whose markers are in the prompt."""
+    """Images and recordings, whose markers are in the prompt."""
 
 
 class Detokenized(Answer, frozen=True, tag=True):
@@ -91,7 +91,7 @@ class Detokenized(Answer, frozen=True, tag=True):
 
 
 class Detokenize(Question[Detokenized], frozen=True, tag=True):
-    """The text of some tokens, special ones written out."""
+    """Asks for the text of tokens. Special tokens are written with their spellings."""
 
     token_ids: list[int]
 
@@ -101,7 +101,7 @@ class SlotList(Answer, frozen=True, tag=True):
 
 
 class ListSlots(Question[SlotList], frozen=True, tag=True):
-    """What every slot of the KV pool holds, between two steps."""
+    """Asks for the content of every slot of the KV pool, between two steps."""
 
 
 class Erased(Answer, frozen=True, tag=True):
@@ -109,10 +109,10 @@ class Erased(Answer, frozen=True, tag=True):
 
 
 class EraseSlots(Question[Erased], frozen=True, tag=True):
-    """Forgets what finished conversations left in one slot, or in all."""
+    """Erases the KV of finished conversations in one slot or in all slots."""
 
     slot: int | None = None
-    """None = all in which no request runs, and what is in memory behind the pool; what is on disk stays."""
+    """None = all slots without a running request, and the RAM tier; the disk tier stays."""
 
 
 class SessionList(Answer, frozen=True, tag=True):
@@ -120,7 +120,7 @@ class SessionList(Answer, frozen=True, tag=True):
 
 
 class ListSessions(Question[SessionList], frozen=True, tag=True):
-    """The sessions of an owner."""
+    """Asks for the sessions of an owner."""
 
     owner: str
 
@@ -130,45 +130,45 @@ class SessionEnded(Answer, frozen=True, tag=True):
 
 
 class EndSession(Question[SessionEnded], frozen=True, tag=True):
-    """Ends a session and forgets what it left in the KV pool."""
+    """Ends a session and erases its KV in the pool."""
 
     name: str
 
 
 class ReasoningEnded(Answer, frozen=True, tag=True):
     num_choices: int
-    """Choices whose reasoning ends now."""
+    """Number of choices whose reasoning was ended."""
 
 
 class EndReasoning(Question[ReasoningEnded], frozen=True, tag=True):
-    """Ends the reasoning that the choices of a reply are writing, as a spent budget does."""
+    """Ends the reasoning of a reply's choices, in the way a spent reasoning budget ends it."""
 
     reply_id: str
 
 
 class SlotFiled(Answer, frozen=True, tag=True):
-    """A slot was saved or restored."""
+    """The result of saving or restoring a slot."""
 
     num_tokens: int
     num_bytes: int
-    """Of the file."""
+    """Size of the file."""
     seconds: float
 
 
 class SaveSlot(Question[SlotFiled], frozen=True, tag=True):
-    """Writes what a finished conversation left in a slot to a file."""
+    """Writes the KV that a finished conversation left in a slot to a file."""
 
     slot: int
     filename: str
-    """Inside the engine's `slot_save_path`."""
+    """Name of the file in the engine's `slot_save_path`."""
 
 
 class RestoreSlot(Question[SlotFiled], frozen=True, tag=True):
-    """Fills an idle slot with what `SaveSlot` has written."""
+    """Fills an idle slot from a file that `SaveSlot` wrote."""
 
     slot: int
     filename: str
-    """Inside the engine's `slot_save_path`."""
+    """Name of the file in the engine's `slot_save_path`."""
 
 
 class AdapterList(Answer, frozen=True, tag=True):
@@ -176,13 +176,13 @@ class AdapterList(Answer, frozen=True, tag=True):
 
 
 class ChangeAdapters(Question[AdapterList], frozen=True, tag=True):
-    """The adapters that are loaded, after all changes that the question asks for, if any."""
+    """Changes the loaded LoRA adapters, if any change is given, and asks for the list of those that are loaded then."""
 
     load: AdapterSpec | None = None
     unload: str | None = None
-    """By name. Requests that compute with it go on, new ones do not find it."""
+    """Name of the adapter to unload. Running requests keep it; new requests cannot select it."""
     scales: dict[int, float] | None = None
-    """By id: for requests that choose no adapters. Those that are missing get 0."""
+    """By adapter id, the scale for requests that select no adapters. Adapters without an entry get scale 0."""
 
     @property
     def is_empty(self) -> bool:
@@ -192,47 +192,47 @@ class ChangeAdapters(Question[AdapterList], frozen=True, tag=True):
 
 class Embedded(Answer, frozen=True, tag=True):
     values: bytes
-    """Numbers of 4 bytes, little-endian: those of the first input, those of the second, …"""
+    """Results of all inputs, one input after the other, as little-endian 4-byte floats."""
     size: int
-    """Numbers of one input: an embedding, or one score, as the model's classifier gives it."""
+    """Number of floats per input: the length of an embedding, or 1 for the raw score of a reranking model."""
     num_tokens: list[int]
-    """Of each input."""
+    """Number of tokens of each input."""
 
     def rows(self) -> NDArray[np.float32]:
-        """`(inputs, size)`, in the order of the inputs."""
+        """The results as an array `(inputs, size)`, in the order of the inputs."""
         return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
 
     def relevance(self) -> list[float]:
-        """Of ranked inputs: how well each answers the query, between 0 and 1."""
+        """Relevance of each input to the query, 0 to 1: the sigmoid of its score. For answers of reranking models."""
         scores = self.rows()[:, 0].astype(np.float64)
         return (0.5 * (1 + np.tanh(scores / 2))).tolist()
 
 
 class Embed(Question[Embedded], frozen=True, tag=True):
-    """Embeddings, or ranks: a question that costs forward passes. `Abort` with its id takes it back.
+    """Asks for embeddings, or for scores of a reranking model. It costs forward passes; `Abort` with its id ends it.
 
-    The inputs are computed beside the streams, with a bounded share of each step.
+    Its inputs are computed in the same steps as running requests, with a bounded share of each step.
     """
 
     inputs: list[str | list[int]]
-    """Texts, or token ids that are taken as they are."""
+    """Texts, or lists of token ids, which are used unchanged."""
     query: str | None = None
-    """Given: how well each input answers it is wanted, instead of embeddings."""
+    """Query for reranking: each input is scored against it. None = embeddings are computed."""
     dimensions: int | None = None
-    """Only the first numbers of each embedding; of a model that was trained for that, they mean something."""
+    """Number of leading values to keep of each embedding, for models trained so that these suffice (Matryoshka)."""
     norm: int = 2
-    """To which norm embeddings are scaled; -1 = they are not."""
+    """Norm by which embeddings are scaled, see `normalised`; -1 = no scaling."""
     truncates: bool = False
-    """An input that is too long is cut instead of refused."""
+    """Truncate inputs that are too long, instead of refusing them."""
     priority: int = 0
     client_key: str = ""
     timeout_s: float | None = None
     parse_special: bool = True
-    """The text of a special token in an input is that token."""
+    """Texts of special tokens in the inputs become those tokens."""
     parameter: str = "input"
-    """What the caller called the inputs, for errors."""
+    """The client's name of the parameter with the inputs, for error messages."""
     adapters: list[AdapterChoice] | None = None
-    """As of `Submit`. Embeddings are computed without any, so all but an empty list may be refused."""
+    """Adapters as in `Submit`. Embeddings are computed without adapters, so a selection with effect is refused."""
 
 
 class Glimpse(Answer, frozen=True, tag=True):
@@ -240,53 +240,53 @@ class Glimpse(Answer, frozen=True, tag=True):
 
 
 class Look(Question[Glimpse], frozen=True, tag=True):
-    """What the engine does. It writes steps and moments down from the first look on, see `recorder`."""
+    """Asks what the engine is doing. It records its steps and moments from the first `Look` on; see `recorder`."""
 
     since: dict[int, int] = {}
-    """By replica, the serial of the newest record that is known already; without it all that is kept is told."""
+    """By replica, the serial of the newest record that the caller has; without an entry it gets all kept records."""
 
 
 class PrefixText(Answer, frozen=True, tag=True):
-    """A part of what the KV pool holds, as text."""
+    """The text of one node of the KV pool's prefix tree."""
 
     begin: int
-    """Tokens of the prefix that come before the part."""
+    """Number of tokens of the prefix that come before the node."""
     num_tokens: int
-    """Tokens of the whole part."""
+    """Number of tokens of the node."""
     num_read: int
-    """Tokens of the part that the text has, from the first on."""
+    """Number of the node's tokens, from its first one, that `text` contains."""
     text: str
-    """With special tokens written out. U+FFFC stands for what is no token, such as a part of an image."""
+    """The text, with special tokens written out. U+FFFC stands for an entry that is no token, such as an image row."""
 
 
 class ReadPrefix(Question[PrefixText], frozen=True, tag=True):
-    """The text of a node of the prefix tree."""
+    """Asks for the text of a node of the prefix tree."""
 
     node: int
-    """Its number in a `PoolView`."""
+    """Number of the node in a `PoolView`."""
     replica: int = 0
-    """The engine whose pool is meant, in a model with replicas."""
+    """Number of the engine whose KV pool is read, for a model with several engines (replicas)."""
     max_tokens: int = 200
 
 
 class BlocksHeld(Answer, frozen=True, tag=True):
-    """The blocks of KV that an engine holds, or what has changed since the answer before."""
+    """The blocks of KV that an engine holds, or the changes since the previous answer."""
 
     ledger: str
-    """Name of what has counted the answers; another name means another process."""
+    """Name of the engine's `BlockLedger`; another name means another engine process."""
     serial: int
-    """Number of answers with changes so far: one that is not `is_whole` continues the one with `serial - 1`."""
+    """Number of answers with changes so far. An answer without `is_whole` has the changes since `serial - 1`."""
     is_whole: bool
-    """`stored` is everything that the engine holds."""
+    """`stored` has all blocks that the engine holds, not only changes."""
     stored: list[StoredBlocks]
     removed: list[RemovedBlocks]
 
 
 class LookAtBlocks(Question[BlocksHeld], frozen=True, tag=True):
-    """Which blocks of KV any request may reuse, in the pool and in memory behind it.
+    """Asks for the blocks of KV that any request may reuse, in the pool and in the RAM tier.
 
-    A caller that has seen the last answer is told what has changed, any other one everything: an engine should have one
-    regular caller.
+    A caller that has the last answer gets the changes since, any other caller gets all blocks. An engine should
+    therefore have one regular caller.
     """
 
     ledger: str = ""
@@ -294,35 +294,35 @@ class LookAtBlocks(Question[BlocksHeld], frozen=True, tag=True):
     since: int = 0
     """`BlocksHeld.serial` of the last answer."""
     wants_tokens: bool = False
-    """Stored blocks come with their entries."""
+    """Return the entries (token ids) of stored blocks, too."""
 
 
 class KVShare(Answer, frozen=True, tag=True):
-    """What an engine holds, needs and may hold in its KV pool, in bytes."""
+    """Use and limits of an engine's KV pool, in bytes."""
 
     limit: int
-    """No more is held; it moves between `least` and `most`."""
+    """Current maximum size of the pool; it moves between `least` and `most`."""
     share: int
-    """The limit while nothing is lent or borrowed."""
+    """Maximum size of the pool while nothing is lent or borrowed."""
     least: int
     most: int
     held: int
-    """By requests that run, and by finished conversations."""
+    """KV held by running requests and finished conversations."""
     needed: int
-    """By requests that run, and by those in the queue that may run beside them; 0 = there is no request."""
+    """KV needed by running requests and by queued ones that may run at the same time; 0 = there is no request."""
     is_short: bool
-    """Something was evicted or preempted for want of room since the question before."""
+    """KV was evicted, or a request preempted, for lack of room since the previous `ShareKV`."""
 
 
 class ShareKV(Question[KVShare], frozen=True, tag=True):
-    """What the KV pool of an engine that lends parts of it is used for; or how large the pool is from now on."""
+    """Asks how the KV pool is used, of an engine that lends or borrows KV, after setting the pool's limit if given."""
 
     limit: int | None = None
-    """Bytes, at most. Finished conversations are evicted and requests preempted until the pool is no larger."""
+    """New maximum size in bytes. Conversations are evicted and requests preempted until the pool fits."""
 
 
 class Unanswered(Answer, frozen=True, tag=True):
-    """The question was refused."""
+    """The error answer to a question that was refused or failed."""
 
     code: str
     message: str
@@ -353,11 +353,11 @@ QuickQuestion: TypeAlias = (
     | LookAtBlocks
     | ShareKV
 )
-"""What costs no forward pass."""
+"""Questions that cost no forward pass."""
 
 
 def as_answer_to(question: Question[A], answer: Answer) -> A:
-    """`answer`, which is of the kind that `question` asks for."""
+    """Returns `answer` with the type that `question` asks for."""
     (kind,) = get_args(vars(type(question))["__orig_bases__"][0])
     assert isinstance(answer, kind), "every question has one kind of answer"
     return cast("A", answer)

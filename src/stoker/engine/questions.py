@@ -1,4 +1,4 @@
-"""Questions to an engine process that wait for their answers. Most of them cost no forward pass."""
+"""Sends questions to an engine process and awaits their answers. Most questions cost no forward pass."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from stoker.engine.question_messages import A, Answer, Embed, Question, QuickQue
 from stoker.errors import EngineCrashed, ModelNotLoaded, Overloaded, StokerError, Timeout
 
 MAX_QUESTIONS = 256
-"""Questions that wait at the same time; one more is refused."""
+"""Maximum number of questions that wait for an answer; further ones are refused."""
 ANSWER_S = 60.0
-"""A question waits for the end of the step that is being computed, and for prompts that are being tokenized."""
+"""Seconds to wait for an answer, which comes after the current step and prompts that are being tokenized."""
 _TIMEOUT_GRACE_S = 2.0
-"""The engine keeps the deadline; this is for when it cannot."""
+"""Seconds after the deadline of an `Embed` until it ends here, in case the engine does not end it."""
 
 
 class Questions:
-    """Belongs to one event loop.
+    """The unanswered questions to one engine. Belongs to one event loop.
 
     Args:
-        send: gives a command to the child; raises `ModelNotLoaded` if there is none that is ready.
-        answer_s: how long one question may wait; embeddings may wait for as long as they say.
+        send: gives a command to the child; raises `ModelNotLoaded` if no child is ready.
+        answer_s: seconds that one question may wait; for an `Embed`, its own `timeout_s` counts.
     """
 
     def __init__(self, send: Callable[[Command], None], answer_s: float = ANSWER_S) -> None:
@@ -37,13 +37,13 @@ class Questions:
         self._numbers = itertools.count()
 
     async def ask(self, question: Question[A]) -> A:
-        """Gives the question its id, sends it, and waits for the answer. Cancelling takes an `Embed` back.
+        """Gives the question its id, sends it, and waits for the answer. Cancellation aborts an `Embed`.
 
         Raises:
             StokerError: the question was refused.
-            Overloaded: too many are waiting.
+            Overloaded: too many questions are waiting.
             Timeout: no answer came in time.
-            EngineCrashed: the child died meanwhile.
+            EngineCrashed: the child died before it answered.
         """
         if len(self._pending) >= MAX_QUESTIONS:
             raise Overloaded(f"{MAX_QUESTIONS} questions to the model are waiting already", retry_after_s=1.0)
@@ -57,7 +57,7 @@ class Questions:
         finally:
             self._pending.pop(command.question_id, None)
             if isinstance(command, Embed) and (not future.done() or future.cancelled()):
-                with contextlib.suppress(ModelNotLoaded):  # then no engine computes it
+                with contextlib.suppress(ModelNotLoaded):  # no child is ready, so nothing computes the question
                     self._send(Abort(command.question_id))
         if isinstance(answer, Unanswered):
             raise answer.error()
@@ -70,11 +70,11 @@ class Questions:
             future.set_result(answer)
 
     def on_down(self, reason: str) -> None:
-        """The child is gone, and with it what it was asked."""
+        """Ends all questions with `EngineCrashed`, because the child has ended."""
         self.end_all(EngineCrashed(f"the engine process {reason} before it answered; it is being started again"))
 
     def end_all(self, error: StokerError) -> None:
-        """Every question ends with this error."""
+        """Ends all questions with `error`."""
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(error)

@@ -1,8 +1,8 @@
-"""Records what an engine does, while a client watches. It belongs to the thread that steps.
+"""Records an engine's steps and moments while a client watches. It belongs to the thread that steps.
 
 ```
-    first Look ──► an engine gets a recorder ──► steps, moments ──► the next Look takes what is newer than it knows
-                                                                    no Look for 5 s: the recorder goes
+    first Look ──► the engine creates a recorder ──► steps, moments ──► the next Look gets the records since the last
+                                                                        no Look for 5 s: the recorder is dropped
 ```
 """
 
@@ -29,12 +29,12 @@ RecordT = TypeVar("RecordT", StepRecord, Moment)
 
 
 class Recorder:
-    """Bounded: the oldest records are dropped.
+    """The latest steps and moments of one engine, bounded in number: the oldest records are dropped.
 
     Args:
-        scheduler: of the engine.
+        scheduler: the engine's scheduler.
         clock: seconds; only differences count.
-        mark: who else is told when a part of a step has ended.
+        mark: the engine's own mark, which every stage is passed on to.
     """
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float], mark: Mark) -> None:
@@ -62,7 +62,7 @@ class Recorder:
         """Records a computed step. Its time is that of the forward pass and the sampling after it.
 
         Returns:
-            False: no client has looked for a while, so the recorder can be dropped.
+            False = no client has sent a `Look` for `IDLE_S`, so the recorder can be dropped.
         """
         now = self._clock()
         sample_s = self._sample_ended - self._forward_ended
@@ -88,15 +88,17 @@ class Recorder:
         return now - self._looked_at <= IDLE_S
 
     def note(self, kind: str, request_id: str, count: int = 0) -> None:
-        """Something has happened. See `Moment`."""
+        """Records a moment. See `Moment`."""
         self._serial += 1
         self._moments.append(Moment(self._serial, self._clock(), kind, request_id, count))
 
     def view(self, stats: EngineStats, arrivals: dict[str, float], since: int) -> EngineView:
-        """The engine now, and all records that are newer than `since`.
+        """The current state of the engine, and all records with a serial above `since`.
 
         Args:
-            arrivals: when each request that is alive arrived, on the recorder's clock.
+            stats: the engine's current statistics.
+            arrivals: the arrival time of each live request, on the recorder's clock.
+            since: serial of the newest record that the caller has; 0 or an impossible serial returns all records.
         """
         self._looked_at = now = self._clock()
         known = since if 0 <= since <= self._serial else 0

@@ -1,4 +1,4 @@
-"""Requests on their way into the loop: each is filled in and checked once, on any thread, before it is queued."""
+"""Admits requests: fills in defaults, tokenizes and checks each request once, on any thread, before it is queued."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from stoker.text.tokenizer import Tokenizer
 
 
 class RequestIntake:
-    """Makes streams of requests. Any number of threads may do so at the same time.
+    """Turns requests into streams. Any number of threads may use it at the same time.
 
     Args:
-        info: of the model.
+        info: properties of the model.
         tokenizer: safe to use from several threads.
-        sampler: opens a row for each stream.
-        adapters: those that are loaded.
-        defaults: for every sampling number that a request leaves open; `BUILT_IN` stands behind them.
-        clock: seconds; deadlines are on it.
+        sampler: opens the sampling state of each stream.
+        adapters: the loaded LoRA adapters.
+        defaults: sampling parameters for those that a request leaves open; `BUILT_IN` has the remaining ones.
+        clock: seconds; the clock of deadlines.
         lowers_apart: see `Outlines`.
     """
 
@@ -54,18 +54,18 @@ class RequestIntake:
         self._clock = clock
 
     def admit(self, submit: Submit) -> Stream:
-        """Tokenizes and checks a request; all that can be refused is refused here.
+        """Tokenizes a request and checks all that may make the engine refuse it.
 
         Raises:
-            InvalidInput: a parameter or token id cannot be honoured, the prompt is empty, or the model is an encoder.
+            InvalidInput: a parameter or token id is not possible, the prompt is empty, or the model is an encoder.
             ContextLengthExceeded: the prompt leaves no room for a completion.
-            AdapterNotFound: it asks for an adapter that is not loaded.
+            AdapterNotFound: the request selects an adapter that is not loaded.
         """
         if not self._info.can_generate:
             message = f"{self._info.name} does not generate text: it is an encoder, for embeddings or ranking"
             raise InvalidInput(f"{message}. Use /v1/embeddings, or serve another model", parameter="model")
         if submit.media:
-            raise media_refused(submit.media[0].kind)  # what an engine takes stands in the prompt already
+            raise media_refused(submit.media[0].kind)  # else spans would have replaced the files' markers by now
         self._check_length(submit)
         now = self._clock()
         seed = secrets.randbits(64)
@@ -114,7 +114,7 @@ class RequestIntake:
         self.outlines.close()
 
     def _check_length(self, submit: Submit) -> None:
-        """Many megabytes of text are refused at once, instead of after a minute's work for nothing."""
+        """Refuses a prompt of many megabytes at once, instead of after a minute of tokenization."""
         fewest = fewest_prompt_tokens(self._tokenizer, submit.prompt)
         if fewest > self._info.max_sequence_tokens:
             has_text = isinstance(submit.prompt, str) or any(isinstance(part, str) for part in submit.prompt)

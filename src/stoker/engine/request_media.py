@@ -1,6 +1,6 @@
-"""The files of the requests of one engine: from markers in prompts to spans, and from wanted spans to rows.
+"""Images and recordings in requests: replaces their markers in prompts by spans, and sends rows that the engine wants.
 
-It encodes nothing: `MediaEncoder` does.
+The encoding of files into rows (embeddings) is the task of `MediaEncoder`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class RequestMedia:
-    """Belongs to one event loop.
+    """The media files of one engine's requests. Belongs to one event loop.
 
     Args:
-        encoder: of the model; None = the model takes no files.
+        encoder: encodes files for the model; None = the model takes no files.
         send: gives rows to the engine; may raise `ModelNotLoaded`.
         fail: ends a request.
     """
@@ -41,20 +41,20 @@ class RequestMedia:
         self._send = send
         self._fail = fail
         self._owners: dict[str, dict[bytes, Media]] = {}
-        """By request, the file of each span."""
+        """By request id, the file of each span, by the span's key."""
         self._tasks: dict[str, set[asyncio.Task[None]]] = {}
 
     async def placed(self, submit: Submit, card: ModelCard) -> Submit:
-        """The same request with spans where its prompt has the markers of its files. `forget` ends it.
+        """The request with spans in place of its files' markers. The caller must call `forget` when the request ends.
 
         Args:
-            submit: as it came.
-            card: of the model.
+            submit: the request with markers.
+            card: the model's card.
 
         Raises:
             InvalidInput: a file cannot be used.
-            UnsupportedParameter: the model takes no such files.
-            ModelUnsupported: the projector does not go with the model.
+            UnsupportedParameter: the model does not take files of this kind.
+            ModelUnsupported: the projector does not fit the model.
             BackendError: the encoder cannot be started.
         """
         if not submit.media:
@@ -66,14 +66,14 @@ class RequestMedia:
         return msgspec.structs.replace(submit, prompt=_placed(submit.prompt, layouts), media=())
 
     async def counted(self, question: CountTokens, card: ModelCard) -> CountTokens:
-        """The same question with spans in its prompt. For arguments and errors see `placed`."""
+        """The question with spans in place of its files' markers. For arguments and errors see `placed`."""
         if not question.media:
             return question
         layouts = await self._layouts(question.media, card)
         return msgspec.structs.replace(question, prompt=_placed(question.prompt, layouts), media=())
 
     async def _layouts(self, media: Sequence[Media], card: ModelCard) -> dict[str, Layout]:
-        """By marker, what each file becomes."""
+        """The layout (texts and spans) of each file, by its marker."""
         for file in media:
             if self._encoder is None or file.kind not in card.media:
                 raise media_refused(file.kind, card.media_refusal)
@@ -82,17 +82,17 @@ class RequestMedia:
         return {file.marker: await self._encoder.layout(file) for file in media}
 
     def on_wanted(self, event: RowsWanted) -> None:
-        """The engine asks for rows: they are made, and sent to it."""
+        """Starts to encode the rows that the engine asks for, and sends them when they are ready."""
         media = self._owners.get(event.request_id, {}).get(event.key)
         if media is None:
-            return  # the request has ended for us
+            return  # the request has ended here
         task = asyncio.create_task(self._give(event, media), name="stoker-rows")
         tasks = self._tasks.setdefault(event.request_id, set())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     def forget(self, request_id: str) -> None:
-        """A request has ended: what was not begun for it is not made."""
+        """Drops the files of a request that has ended, and cancels their encoding."""
         self._owners.pop(request_id, None)
         for task in self._tasks.pop(request_id, ()):
             task.cancel()
@@ -103,7 +103,7 @@ class RequestMedia:
             values = await self._encoder.rows(media, event.key)
             self._send(GiveRows(event.key, values))
         except ModelNotLoaded:
-            return  # its successor asks again
+            return  # the restarted engine asks again
         except StokerError as error:
             self._fail(event.request_id, error)
         except OSError as error:
@@ -116,7 +116,7 @@ def _placed(prompt: PlacedPrompt, layouts: Mapping[str, Layout]) -> list[int | s
     for part in _split(prompt, layouts):
         for piece in layouts.get(part, (part,)) if isinstance(part, str) else (part,):
             if isinstance(piece, str) and found and isinstance(found[-1], str):
-                found[-1] += piece  # tokens may reach across the border
+                found[-1] += piece  # one text, because a token may span the border
             else:
                 found.append(piece)
     return found

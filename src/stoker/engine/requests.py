@@ -1,4 +1,4 @@
-"""The open requests of one engine process, and what becomes of them when it dies."""
+"""The open requests of one engine process: their outputs, their pauses, and their repetition after a crash."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from stoker.engine.protocol import Abort, Accepted, Command, Failed, Output, Pau
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 
 Send: TypeAlias = Callable[[Command], None]
-"""Gives a command to the child; raises `ModelNotLoaded` if there is none that is ready."""
+"""Gives a command to the child; raises `ModelNotLoaded` if no child is ready."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """One request until it has ended."""
+    """One request, from its start until it has ended."""
 
     submit: Submit
     inbox: Inbox
     deadline: float | None
-    """On the event loop's clock."""
+    """Deadline on the event loop's clock; None = no deadline."""
     is_accepted: bool = False
     has_begun: bool = False
-    """A token was seen: it cannot be started over."""
+    """Output has arrived, so a crash ends the request instead of starting it over."""
     is_repeated: bool = False
     is_paused: bool = False
     patience_ends: asyncio.TimerHandle | None = None
-    """While it is paused: when it is looked whether the reader has taken anything."""
+    """Timer of a paused request: when it fires, the request is cancelled if its reader has read nothing."""
 
 
 class Requests:
-    """The requests of one engine. Told by the supervisor what happens; belongs to one event loop.
+    """The requests of one engine. The supervisor notifies it of events. Belongs to one event loop.
 
     Args:
-        send: to the child.
-        door: refuses beyond its capacity.
+        send: gives a command to the child.
+        door: refuses requests beyond its capacity.
         limits: how far a reader may fall behind.
-        repeat_wait_s: how long those that had not begun wait for the next child; None = they end with this one.
+        repeat_wait_s: seconds that requests without output wait for a restarted child; None = a crash ends them.
     """
 
     def __init__(self, send: Send, door: Door, limits: InboxLimits, repeat_wait_s: float | None) -> None:
@@ -53,9 +53,9 @@ class Requests:
         self._limits = limits
         self._repeat_wait_s = repeat_wait_s
         self._present: dict[str, PendingRequest] = {}
-        """Requests given to the present child, in order of arrival."""
+        """Requests given to the current child, in order of arrival."""
         self._stranded: dict[str, PendingRequest] = {}
-        """Requests that wait for the child's successor."""
+        """Requests that wait for a restarted child."""
         self._waiting_ends: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -65,9 +65,9 @@ class Requests:
         """Gives a request to the child.
 
         Raises:
-            InvalidInput: its id is in use, or a string in it is not valid Unicode.
-            Overloaded: nothing was sent.
-            ModelNotLoaded: there is no child that is ready.
+            InvalidInput: the request's id is in use, or a string in it is not valid Unicode.
+            Overloaded: too many requests are open; the request was not sent.
+            ModelNotLoaded: no child is ready.
         """
         if submit.request_id in self._present or submit.request_id in self._stranded:
             raise InvalidInput(f"request id {submit.request_id!r} is already in use", parameter="request_id")
@@ -80,32 +80,32 @@ class Requests:
         return request
 
     def close(self, request: PendingRequest) -> None:
-        """Drops a request that is no longer read, and frees what it holds if it had not ended. Never waits."""
+        """Drops a request that is no longer read, and aborts it in the engine if it has not ended. Never waits."""
         request_id = request.submit.request_id
         self._stranded.pop(request_id, None)
         if self._leave(request_id) is not None:
-            with contextlib.suppress(ModelNotLoaded):  # then there is nothing to free
+            with contextlib.suppress(ModelNotLoaded):  # no child is ready, so there is nothing to free
                 self._send(Abort(request_id))
 
     def note_read(self, request: PendingRequest) -> None:
-        """Its reader has taken something. To be called after each `Inbox.get`.
+        """Resumes a paused request whose reader has caught up. To be called after each `Inbox.get`.
 
         Raises:
-            ModelNotLoaded: the child does not take the command to go on.
+            ModelNotLoaded: the child does not take the `Resume` command.
         """
         if request.is_paused and request.inbox.has_caught_up:
             self._send(Resume(request.submit.request_id))
             _stop_pausing(request)
 
     def fail(self, request_id: str, error: StokerError) -> None:
-        """One request cannot go on. Unknown ids are ignored."""
+        """Ends one request with `error`. Unknown ids are ignored."""
         request = self._present.get(request_id) or self._stranded.get(request_id)
         if request is not None:
             self.close(request)
             request.inbox.end(error)
 
     def end_all(self, error: StokerError) -> None:
-        """Every request ends with this error."""
+        """Ends all requests with `error`."""
         ended = [*self._present.values(), *self._stranded.values()]
         self._present.clear()
         self._stranded.clear()
@@ -115,7 +115,7 @@ class Requests:
             request.inbox.end(error)
 
     def on_ready(self, card: ModelCard) -> None:
-        """See `Listener`."""
+        """Sends the requests that waited for a restarted child. See `Listener`."""
         self._stop_waiting()
         stranded, self._stranded = self._stranded, {}
         for request_id, request in stranded.items():
@@ -124,13 +124,13 @@ class Requests:
             self._send(_with_time_left(request))
 
     def on_event(self, event: Accepted | Output | Failed) -> None:
-        """See `Listener`. Events of requests that have ended for us are ignored."""
+        """Delivers an event to its request's inbox; events of ended requests are ignored. See `Listener`."""
         request = self._present.get(event.request_id)
         if request is None:
             return
         match event:
             case Output():
-                if request.is_accepted:  # else it is one of an aborted request of the same id
+                if request.is_accepted:  # else the output belongs to an aborted request with the same id
                     self._put(request, event)
             case Accepted():
                 if not request.is_accepted:
@@ -141,7 +141,7 @@ class Requests:
                 request.inbox.end(event.error())
 
     def on_down(self, reason: str) -> None:
-        """See `Listener`."""
+        """Keeps requests without output for a restarted child, once each, and ends the others. See `Listener`."""
         lost, self._present = self._present, {}
         for request_id, request in lost.items():
             _stop_pausing(request)
@@ -166,7 +166,7 @@ class Requests:
             self._pause(request)
 
     def _pause(self, request: PendingRequest) -> None:
-        with contextlib.suppress(ModelNotLoaded):  # then it is tried again with the next output, if there is one
+        with contextlib.suppress(ModelNotLoaded):  # the next output, if there is one, tries to pause it again
             self._send(Pause(request.submit.request_id))
             request.is_paused = True
             self._keep_patience(request)
@@ -178,7 +178,7 @@ class Requests:
     def _end_patience(self, request: PendingRequest) -> None:
         if request.inbox.is_overdue:
             self._give_up(request)
-        else:  # it has taken something since
+        else:  # the reader has read something since
             self._keep_patience(request)
 
     def _give_up(self, request: PendingRequest) -> None:

@@ -1,4 +1,4 @@
-"""Rows of images on their way into an engine: asked for when a running request needs them, dropped when none does."""
+"""Feeds rows (embeddings) of images to a backend: requests them for running requests, drops those not needed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stoker.engine.protocol import Event, RowsWanted
 
 
 class RowFeed:
-    """Belongs to the thread that steps.
+    """Requests and receives the rows of one engine's images. Belongs to the thread that steps.
 
     Args:
-        port: of the backend.
-        scheduler: says whose rows are needed.
+        port: holds rows in the backend.
+        scheduler: knows which rows its requests need.
     """
 
     def __init__(self, port: RowsPort, scheduler: Scheduler) -> None:
@@ -22,7 +22,7 @@ class RowFeed:
         self._scheduler = scheduler
 
     def ask(self) -> list[Event]:
-        """After a step was planned: drops what is not needed any more, and asks for what is."""
+        """After scheduling: drops rows that no request needs any more, and returns events that ask for missing rows."""
         if not self._scheduler.media.is_used:
             return []
         for key in self._scheduler.rows_given_up():
@@ -30,14 +30,14 @@ class RowFeed:
         return [RowsWanted(request_id, span.key) for request_id, span in self._scheduler.rows_wanted()]
 
     def take(self, key: bytes, values: bytes) -> None:
-        """Rows have come: numbers of 4 bytes, row after row."""
+        """Takes the rows of one span: little-endian 4-byte floats, row after row."""
         rows = np.frombuffer(values, dtype="<f4").reshape(-1, self._port.row_width)
         self._port.hold_rows(key, rows)
         self._scheduler.media.arrived(key)
 
 
 class NoRows:
-    """In place of the feed of a backend that computes token ids only."""
+    """In place of `RowFeed` for a backend that computes token ids only."""
 
     def ask(self) -> list[Event]:
         return []

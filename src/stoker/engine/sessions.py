@@ -1,4 +1,4 @@
-"""Conversations that clients have named: what they leave in the KV pool is evicted after all else, for a while."""
+"""Named sessions of clients: until a session expires, its KV in the pool is evicted only after all other KV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.engine.question_messages import SessionState
 
 MAX_SESSIONS = 1024
 MAX_OF_OWNER = 64
-"""Of the sessions of one owner, the least recently used leave first."""
+"""Maximum number of sessions of one owner; beyond it, the least recently used ones end."""
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class _Session:
 
 
 class Sessions:
-    """One per engine; used by its thread alone.
+    """The sessions of one engine. Belongs to the engine's thread.
 
     Args:
-        scheduler: prefers the slots of sessions.
+        scheduler: its KV pool keeps the slots of sessions longer than others.
         clock: seconds; only differences count.
     """
 
@@ -40,16 +40,16 @@ class Sessions:
         self._scheduler = scheduler
         self._clock = clock
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        """By name, the least recently used first."""
+        """Sessions by name, the least recently used first."""
         self._next_end = inf
 
     def use(self, name: str, owner: str, ttl_s: float) -> None:
-        """A request of a session has come, which begins with it or goes on.
+        """Notes a request of a session, which begins with the request if it does not exist yet.
 
         Args:
-            name: of the session, different from those of all other owners.
-            owner: whose it is.
-            ttl_s: it ends so long after its last request.
+            name: name of the session, unique among all owners.
+            owner: the owner of the session.
+            ttl_s: seconds after its last request at which the session ends.
         """
         self.expire()
         now = self._clock()
@@ -61,7 +61,7 @@ class Sessions:
         self._bound(owner)
 
     def expire(self) -> None:
-        """Ends the sessions whose time is over; what they left is evicted as everything else from now on."""
+        """Ends the sessions whose time is over. Their KV is evicted in the usual order from then on."""
         now = self._clock()
         if now < self._next_end:
             return
@@ -86,7 +86,7 @@ class Sessions:
         ]
 
     def end(self, name: str) -> bool:
-        """Ends a session and forgets what it left in the pool; false = there is none of this name."""
+        """Ends a session and erases its KV in the pool. False = no session has this name."""
         self.expire()
         if name not in self._sessions:
             return False

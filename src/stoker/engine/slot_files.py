@@ -1,4 +1,4 @@
-"""Saves and restores slots by name: the engine's thread copies, and the thread that calls this touches the disk."""
+"""Saves slots to files and restores them: the engine's thread copies KV, and the calling thread reads and writes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from stoker.engine.question_messages import RestoreSlot, SaveSlot, SlotFiled
 from stoker.errors import BackendError, InvalidInput, ModelNotLoaded, ResourceExhausted, UnsupportedParameter
 
 _CALL_S = 50.0
-"""Bound of one wait for the end of a step; who asked waits a little longer."""
+"""Maximum wait for the engine's thread, in seconds; the client of the question waits a little longer."""
 
 T = TypeVar("T")
 
 
 class SlotPort:
-    """What an engine's thread does to its slots, between two steps.
+    """Exports and restores an engine's slots. The engine's thread calls it between two steps.
 
     Args:
         backend: computes the scheduler's batches.
-        port: the same again.
-        scheduler: owns the ledger of the slots.
-        adapters: those that are loaded.
+        port: the same object as `backend`.
+        scheduler: owns the slots.
+        adapters: the loaded LoRA adapters.
     """
 
     def __init__(self, backend: Backend, port: KVPort, scheduler: Scheduler, adapters: Adapters) -> None:
@@ -38,12 +38,12 @@ class SlotPort:
         self._adapters = adapters
 
     def export(self, slot: int) -> SlotImage:
-        """A copy of what a finished conversation left in a slot, which stays as it is.
+        """A copy of the KV that a finished conversation left in a slot. The slot does not change.
 
         Raises:
-            InvalidInput: there is no such slot, a request runs in it, it is empty, or what it holds is private.
-            ResourceExhausted: there is no memory for a copy.
-            BackendError: its KV cannot be had.
+            InvalidInput: there is no such slot, a request runs in it, it is empty, or its KV is private.
+            ResourceExhausted: there is not enough memory for a copy.
+            BackendError: the KV cannot be exported.
         """
         entries, adapters = self._scheduler.slots.left_in(slot)
         try:
@@ -53,13 +53,13 @@ class SlotPort:
         return SlotImage(entries, state, adapters)
 
     def restore(self, slot: int, image: SlotImage) -> None:
-        """Fills a slot as it was; whatever a finished conversation left in it is forgotten.
+        """Fills a slot from an image; KV that a finished conversation left in the slot is erased.
 
         Raises:
-            InvalidInput: there is no such slot, a request runs in it, it is longer than a sequence may be, or was
-                computed with adapters that are not loaded.
-            ResourceExhausted: running requests need the room.
-            BackendError: the KV cannot be taken; the slot is empty.
+            InvalidInput: there is no such slot, a request runs in it, or the image is longer than a sequence may be, or
+                was computed with adapters that are not loaded.
+            ResourceExhausted: running requests need the room in the KV pool.
+            BackendError: the KV cannot be imported; the slot is then empty.
         """
         if not self._adapters.has_all(image.adapters):
             message = "it was computed with LoRA adapters that are not loaded here; load the same files first"
@@ -75,7 +75,7 @@ class SlotPort:
 
 
 class EngineThread(Protocol):
-    """Has something done by the thread that owns the slots."""
+    """Runs calls on the thread that owns the slots."""
 
     def perform(self, work: Callable[[], T]) -> Future[T]: ...
 
@@ -83,10 +83,10 @@ class EngineThread(Protocol):
 def file_slot(
     question: SaveSlot | RestoreSlot, files: SlotFiles | None, port: SlotPort | None, thread: EngineThread
 ) -> SlotFiled:
-    """Saves or restores; waits for the disk and for the engine's thread.
+    """Saves or restores a slot. Waits for the disk and for the engine's thread.
 
     Raises:
-        UnsupportedParameter: the server has no folder for it, or the backend's KV cannot be had.
+        UnsupportedParameter: the server has no folder for slots, or the backend cannot export KV.
         StokerError: see `SlotFiles` and `SlotPort`.
     """
     if files is None:

@@ -1,4 +1,4 @@
-"""Where in an answer the model reasons: token by token, for the sampler and for the text that goes out."""
+"""Detects the reasoning in an answer token by token, and constrains it: reasoning budget, then content by a grammar."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from stoker.core.outline import ReasoningSpan
 from stoker.sampling.constraint import Constraint
 
 _GAP = "\n\n"
-"""What most models write between reasoning and content; a constraint of the content begins after it."""
+"""The blank line that most models write between reasoning and content; the content's grammar begins after it."""
 
 
 class State(Enum):
     """The part of an answer that is being written."""
 
     BEGINNING = "beginning"
-    """Reasoning may begin, or the content."""
+    """Either reasoning or content may begin."""
     REASONING = "reasoning"
     CONTENT = "content"
 
 
 class SpanFollower:
-    """Follows one answer through its reasoning.
+    """Tells, token by token, whether one answer is in its reasoning or in its content.
 
     Args:
         span: the markers of reasoning.
-        encode: the tokens of a text; markers are single tokens where the vocabulary has them.
-        token_bytes: the text of a token, special tokens spelled out.
+        encode: tokenizes a text; markers become single tokens if the vocabulary has them.
+        token_bytes: returns the text of a token, special tokens spelled out.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class SpanFollower:
     ) -> None:
         self.state = State.REASONING if span.starts_open else State.BEGINNING
         self.num_tokens = 0
-        """Tokens of the reasoning so far, its markers included."""
+        """Number of tokens of the reasoning so far, including its markers."""
         self.rest = b""
-        """The content in the token that ended the reasoning."""
+        """The beginning of the content, if the token that ended the reasoning contains some of it."""
         self._start, self._end = span.start_text.encode(), span.end_text.encode()
         ends = {marker: encode(marker) for marker in span.implicit_ends}
         self._end_ids = {ids[0]: marker.encode() for marker, ids in ends.items() if len(ids) == 1}
@@ -49,10 +49,10 @@ class SpanFollower:
         self._num_kept = max(map(len, (self._end, *self._end_texts)))
         self._token_bytes = token_bytes
         self._text = b""
-        """The text so far, or its end: as much as may be the beginning of a marker."""
+        """The end of the text so far, long enough to find a marker that spans several tokens."""
 
     def push(self, token_id: int) -> None:
-        """Takes the next token of the answer."""
+        """Adds the next token of the answer."""
         if self.state is State.CONTENT:
             return
         self._text += self._token_bytes(token_id)
@@ -71,11 +71,11 @@ class SpanFollower:
 
     @property
     def start_left(self) -> bytes:
-        """What of the marker of reasoning is still to come while the answer begins."""
+        """The part of the reasoning's start marker that is not written yet, while the answer begins."""
         return self._start[len(self._text.lstrip()) :]
 
     def is_whole_text(self) -> bool:
-        """No character is cut at the end of the text so far."""
+        """The text so far does not end within a UTF-8 character."""
         try:
             self._text[-4:].decode()
         except UnicodeDecodeError as error:
@@ -83,7 +83,7 @@ class SpanFollower:
         return True
 
     def _implicit_end(self, token_id: int) -> bytes | None:
-        """A marker of the content. One that is a token of the vocabulary is never read from text."""
+        """A marker that ends the reasoning and begins the content. A marker that is one token is not found in text."""
         found = self._end_ids.get(token_id)
         return found or next((marker for marker in self._end_texts if marker in self._text), None)
 
@@ -96,23 +96,23 @@ class SpanFollower:
 
 
 class Content(Constraint, Protocol):
-    """What the content must follow."""
+    """A constraint on the content of an answer."""
 
     def copy(self) -> Content:
-        """The same constraint at the same place."""
+        """A copy of the constraint in its current state."""
         ...
 
 
 class SpannedConstraint:
-    """Content that follows a grammar, after reasoning that has a budget. See `Constraint`.
+    """A `Constraint` on an answer with reasoning: a budget limits the reasoning, and a grammar governs the content.
 
     Args:
-        span: the reasoning.
-        content: what the content must follow; None = anything.
-        encode: the tokens of a text; markers are single tokens where the vocabulary has them.
-        token_bytes: the text of a token, special tokens spelled out.
-        vocab_size: in tokens.
-        eog_token_ids: an answer does not end inside of reasoning.
+        span: markers and budget of the reasoning.
+        content: constraint on the content; None = any content.
+        encode: tokenizes a text; markers become single tokens if the vocabulary has them.
+        token_bytes: returns the text of a token, special tokens spelled out.
+        vocab_size: number of tokens.
+        eog_token_ids: end-of-generation tokens, which are forbidden in reasoning.
     """
 
     def __init__(
@@ -127,17 +127,17 @@ class SpannedConstraint:
         self._follower = SpanFollower(span, encode, token_bytes)
         self._content = content
         self._tried = None if content is None else content.copy()
-        """The content, if what has been written since the beginning of the answer belongs to it."""
+        """A copy of the content's constraint that assumes that the answer begins with content, not with reasoning."""
         self._budget = span.budget
         self._closing = [*(encode(span.closing_text) if span.closing_text else ()), *encode(span.end_text)]
         self._queue: list[int] = []
-        """Tokens that are written next: the end of reasoning whose budget is spent."""
+        """Tokens that are forced next: the end of reasoning whose budget is spent."""
         self._encode = encode
         gaps = {_GAP[:size]: encode(_GAP[:size]) for size in range(1, len(_GAP) + 1)}
         self._breaks = {ids[0]: len(text) for text, ids in gaps.items() if len(ids) == 1}
-        """Tokens that are line breaks, and how many each of them is."""
+        """Tokens that consist of line breaks, with the number of line breaks in each."""
         self._num_breaks = 0
-        """How many line breaks may still stand before the content."""
+        """Number of line breaks that may still come before the content."""
         self._no_end = np.full((vocab_size + 31) // 32, 0xFFFFFFFF, dtype=np.uint32)
         for token_id in eog_token_ids:
             self._no_end[token_id // 32] &= ~np.uint32(1 << token_id % 32)
@@ -145,7 +145,7 @@ class SpannedConstraint:
         self.error: str | None = None if content is None else content.error
 
     def end_reasoning(self) -> bool:
-        """Ends the reasoning, as a spent budget does. False: none is being written, or its end has begun."""
+        """Ends the reasoning, as a spent budget does. False = the answer is not in its reasoning, or is closing it."""
         if self._follower.state is not State.REASONING or self._queue:
             return False
         self._budget = 0
@@ -239,7 +239,7 @@ class SpannedConstraint:
         return 0 if self._queue else len(token_ids)
 
     def _is_break(self, token_id: int) -> bool:
-        """Whether a token is a line break before the content instead of its beginning."""
+        """Whether a token is a line break between reasoning and content, rather than the first token of the content."""
         if self._content is None or not 0 < self._breaks.get(token_id, 0) <= self._num_breaks:
             return False
         return not self._content.allows(token_id)
@@ -250,12 +250,12 @@ class SpannedConstraint:
 
     @property
     def _current(self) -> Content | None:
-        """What constrains the next token outside of the reasoning."""
+        """The constraint on the next token if it is not reasoning; None = no constraint."""
         return self._content if self._in_content else self._tried
 
     @property
     def _start_id(self) -> int | None:
-        """The token that goes on with the marker of reasoning, where one may still begin."""
+        """The next token of the reasoning's start marker, while reasoning may still begin; None otherwise."""
         if self._follower.state is not State.BEGINNING:
             return None
         left = self._follower.start_left.decode("utf-8", "replace")
@@ -269,5 +269,5 @@ class SpannedConstraint:
 
 
 def ends_reasoning(constraint: Constraint | None) -> bool:
-    """Ends the reasoning of a row. False: none is being written, or the request did not ask for this."""
+    """Ends the reasoning of a row. False = no reasoning is being written, or the row's constraint cannot end it."""
     return isinstance(constraint, SpannedConstraint) and constraint.end_reasoning()

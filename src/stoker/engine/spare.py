@@ -1,13 +1,13 @@
-"""An engine process that starts before its model is known: it imports while its parent does.
+"""A spare engine process, started before its model is known, so that it imports its modules while its parent does.
 
 ```
-main()    start ----> (spare) ----> take: it gets its orders, as if it had been started now
+main()    start ----> (spare) ----> take: it gets its `Launch`, as if it had been started now
                          |
                          +--------> discard: it was not needed, or something failed
 ```
 
-The code that starts a spare discards it in the end, unless it was taken. If this process dies meanwhile, the
-spare reads the end of its stdin and goes too. Nothing but the standard library is imported here: that would be late.
+The code that starts a spare must discard it in the end, unless it was taken. If this process dies meanwhile, the
+spare reads the end of its stdin and exits. To start early, this module imports little more than the standard library.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from stoker.backends.cores import environment_of_sharers
 Process: TypeAlias = subprocess.Popen[bytes]
 
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "stoker.assembly")
-"""Starts a child that can load every kind of model. It imports nothing from the working directory: there may
-be a `queue.py`.
+"""Command line of a child that can load every kind of model. With `-P`, it imports nothing from the working directory,
+where a file such as `queue.py` could shadow a module.
 """
 IS_SPARE = "STOKER_SPARE"
-"""The environment variable that tells a child it has time before its orders come."""
+"""Environment variable that tells a child that it is a spare: it has time before its `Launch` comes."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""numpy's library would start one for each core when it is imported. Nothing here multiplies matrices by it."""
+"""Keeps numpy's OpenBLAS from starting a thread per core at import. No matrices are multiplied with it."""
 _STDERR = 2
 _REAP_S = 5.0
 
@@ -41,13 +41,13 @@ class _Spare:
     def __init__(self, command: Sequence[str]) -> None:
         self.command = tuple(command)
         self.environment = environment()
-        """What it was given."""
+        """The environment that the process was started with."""
         self.process = spawn(command, {**self.environment, IS_SPARE: "1"})
         self.is_expecting = False
 
 
 _spare: _Spare | None = None
-"""There is at most one; it belongs to the main thread."""
+"""The spare, of which there is at most one; it belongs to the main thread."""
 
 
 def start(command: Sequence[str] = ENGINE_COMMAND) -> None:
@@ -62,23 +62,23 @@ def start(command: Sequence[str] = ENGINE_COMMAND) -> None:
 
 
 def expect(model_path: str) -> None:
-    """Tells the spare, if there is one, what it will probably load: it prepares that as far as it can. Said once."""
+    """Tells the spare, if there is one, which model it will probably load, so that it can prepare. Only once."""
     if _spare is None or _spare.is_expecting:
         return
     _spare.is_expecting = True
     assert _spare.process.stdin is not None
-    with contextlib.suppress(OSError):  # it has died: `take` will notice
+    with contextlib.suppress(OSError):  # the spare has died: `take` will notice
         _spare.process.stdin.write(json.dumps({"type": "Expect", "model_path": model_path}).encode() + b"\n")
 
 
 def take(command: Sequence[str]) -> tuple[Process, dict[str, str]]:
-    """A process that waits for its `Launch`: the spare, if it is of this command and alive, else a new one.
+    """Returns a process that waits for its `Launch`: the spare, if it runs this command and is alive, else a new one.
 
     Returns:
-        The process, owned by the caller from now on, and what has changed in the environment since it was started.
+        The process, which the caller owns, and the environment variables that have changed since it was started.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
     global _spare
     if _spare is None or _spare.command != tuple(command) or _spare.process.poll() is not None:
@@ -106,12 +106,12 @@ def end(process: Process) -> None:
 
 
 def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Process:
-    """Starts a child whose output goes to our stderr.
+    """Starts a child whose standard output goes to this process's stderr.
 
-    The child gets a session of its own: a Ctrl-C in the terminal reaches this process alone.
+    The child gets a session of its own, so that a Ctrl-C in the terminal reaches this process only.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the child cannot be started.
     """
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=_STDERR, bufsize=0, start_new_session=True, env=environment
@@ -119,10 +119,10 @@ def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Process:
 
 
 def environment() -> dict[str, str]:
-    """What a process that is started now is given."""
+    """The environment for a process that is started now."""
     return {**_ONE_THREAD, **os.environ, **environment_of_sharers()}
 
 
 def changed_since(before: Mapping[str, str]) -> dict[str, str]:
-    """What of `environment` is not as it was."""
+    """The variables of `environment` that are not as in `before`."""
     return {name: text for name, text in environment().items() if before.get(name) != text}

@@ -1,4 +1,4 @@
-"""One request inside the engine: what its tokens have become so far, and where its text ends. It decides no token."""
+"""The output side of one request in the engine: turns tokens into text, and detects its end. It samples no token."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _NO_OUTLINE = StreamOutline()
 
 
 class Stream:
-    """A request on its way out: tokens are pushed, one `Output` per step is taken.
+    """One live request: sampled tokens are pushed into it, and `Output` events with their text are taken from it.
 
-    Built by any thread; from `Engine.add` on it belongs to the engine's thread.
+    Any thread may build it; from `Engine.add` on it belongs to the engine's thread.
 
     Args:
         request: checked and complete.
-        row: the sampler's state for it.
-        prompt: the prompt's tokens if they are to be echoed.
-        timeout_s: as the client asked, for the error's text.
-        deadline: on the engine's clock, in seconds.
-        lease: what its adapters are held by; not given: it has none.
-        outline: what to look for in the tokens; not given: nothing.
-        relaxed: what of a schema is not enforced, in words.
-        reports_progress: it is told how far its prompt is computed.
-        tracer: collects where its tokens come from; not given: no trace is wanted.
-        session: the conversation that it goes on with.
+        row: the sampler's state of the request.
+        prompt: the prompt's tokens if they are to be echoed; None = no echo.
+        timeout_s: the client's timeout, for error messages.
+        deadline: in seconds on the engine's clock.
+        lease: keeps the request's LoRA adapters loaded; None = the request uses no adapters.
+        outline: reasoning and markers to find in the tokens; None = all tokens are plain text.
+        relaxed: descriptions of the parts of a JSON schema that are not enforced.
+        reports_progress: progress of prefill is reported to the client.
+        tracer: records the step of each token; None = the client wants no trace.
+        session: the named session of the request; None = no session.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Stream:
         self.deadline = deadline
         self.lease = lease or Lease((), ())
         self.sequence: Sequence | None = None
-        """The scheduler's; set when it has been added, and only read here."""
+        """The scheduler's sequence of the request; set by `Engine.add`, and only read here."""
         self.finish_reason: FinishReason | None = None
         self.timing: Timing | None = None
-        """Set when it has ended, for its last output."""
+        """Set when the request has ended, for its last output."""
         self.is_usable = True
-        """False: a row of logits of the prompt had no probabilities in it."""
+        """False = a row of the prompt's logits held NaN, +inf or only -inf, so it gave no probabilities."""
         self._prompt = prompt
         self._num_prompt = len(request.prompt)
         self._num_audio = _num_rows(request, "audio")
@@ -86,7 +86,7 @@ class Stream:
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
         self._outline = outline or _NO_OUTLINE
         self._is_plain = outline is None and row.constraint is None
-        """Every token is text: no reasoning, no markers, and no constraint that can be complete."""
+        """Every token is plain text: there is no outline, and no constraint that could end the answer."""
         stops = request.sampling.stop_strings
         stops += () if request.sampling.ignore_eos else self._outline.ends
         self._stops = StopMatcher(stops)
@@ -95,8 +95,8 @@ class Stream:
         self._stop_match: str | int | None = None
         self._min_tokens = request.sampling.min_tokens or 0
         self.num_completion = 0
-        """Tokens so far."""
-        # What has been added since the last `take`:
+        """Number of sampled tokens so far."""
+        # Text, tokens, marks and log-probabilities added since the last `take`:
         self._marks: list[tuple[int, str]] = []
         self._text = ""
         self._token_ids: list[int] = []
@@ -108,16 +108,16 @@ class Stream:
 
     @property
     def has_begun(self) -> bool:
-        """Some of it was computed. May be asked by any thread."""
+        """A step has computed a part of the request. Any thread may ask."""
         return self.sequence is not None and self.sequence.has_begun
 
     @property
     def is_running(self) -> bool:
-        """It has a slot now."""
+        """The request has a slot in the KV pool now."""
         return self.sequence is not None and self.sequence.slot is not None
 
     def push_prompt(self, row: Row, token_id: int, kernels: RowKernels | None = None) -> None:
-        """Takes the raw logits from which the next token of the prompt could have been chosen."""
+        """Scores the next prompt token, `token_id`, with the raw logits `row` that predict it."""
         assert self._prompt is not None
         assert self.request.sampling.logprobs is not None
         self._num_scored += 1
@@ -132,7 +132,7 @@ class Stream:
         )
 
     def push(self, choice: Choice, event: TokenEvent) -> None:
-        """Takes one sampled token, or an end without one. `finish_reason` is set if the answer ends here."""
+        """Adds one sampled token, or an end without a token. Sets `finish_reason` if the answer ends here."""
         assert self.finish_reason is None
         _, token_id, is_text, finish_reason = event
         self.finish_reason = finish_reason
@@ -160,7 +160,7 @@ class Stream:
         self._text += text
 
     def _mark(self, token_id: int) -> bool:
-        """The token is a marker, which stands beside the text and not in it."""
+        """Records a token that is a marker, which is reported separately from the text. False = it is no marker."""
         marker = self._outline.markers.get(token_id)
         if marker is None:
             return False
@@ -169,7 +169,7 @@ class Stream:
         return True
 
     def _follow(self, token_id: int) -> bool:
-        """Takes a token to the reasoning, and says whether the token belongs to it."""
+        """Advances the detection of reasoning by a token. Returns whether the token belongs to the reasoning."""
         follower = self._outline.reasoning
         if follower is None:
             return False
@@ -179,16 +179,16 @@ class Stream:
 
     @property
     def _is_whole(self) -> bool:
-        """The row's constraint allows nothing after the last token. The row may be ahead by what was drafted."""
+        """The constraint allows nothing after the last token. The row may be ahead of the stream by drafted tokens."""
         completes_at = self.row.completes_at
         return completes_at is not None and self.num_completion >= completes_at
 
     def progress(self, began: float, now: float) -> Output | None:
-        """How far its prompt is computed; None = no further than when it was last asked.
+        """Progress of prefill; None = no more is computed than at the last report.
 
         Args:
-            began: when the present step began.
-            now: on the same clock.
+            began: when the current step began.
+            now: the current time, on the same clock.
         """
         sequence = self.sequence
         assert sequence is not None
@@ -206,7 +206,7 @@ class Stream:
         return Usage(self._num_prompt, num_completion, num_cached, num_reasoning, self._num_audio, self._num_images)
 
     def take(self) -> Output:
-        """All that was pushed since the last call."""
+        """Returns all that was pushed since the last call, as one output."""
         assert self.sequence is not None
         output = Output(
             self.request.request_id,
@@ -235,11 +235,11 @@ class Stream:
         return self.tracer.take(len(self._token_ids), self.sequence, queue_s)
 
     def _stopped(self, text: str, *, is_end: bool) -> str:
-        """What of a token's text is part of the answer for certain."""
+        """The part of the text that certainly belongs to the answer; a possible beginning of a stop string is held."""
         if is_end:
             text += self._detokenizer.flush()
         if self.num_completion < self._min_tokens:
-            return text  # too early to end: stop strings do not count yet
+            return text  # before `min_tokens`, stop strings do not count
         text = self._stops.push(text)
         if self._stops.matched is not None:
             self.finish_reason = FinishReason.STOP

@@ -1,4 +1,4 @@
-"""Keeps one engine process alive: starts it, watches it, starts it again. It knows nothing of requests.
+"""Keeps one engine process alive: starts, watches and restarts it. `Requests` and `Questions` handle what it computes.
 
 ```
            start          Ready                     exit, silence or stall
@@ -45,50 +45,50 @@ from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, Stok
 logger = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 0.05
-"""Seconds that the last frames of a dead child may take from the kernel to this process."""
+"""Seconds to wait for the last frames of a child that has exited."""
 _LOAD_ERROR_S = 2.0
-"""Seconds to wait for a dead child's load error, which is known to be on its way."""
+"""Seconds to wait for the `LoadFailed` event of a child whose exit code says that it was sent."""
 _WATCH_EVERY_S = 1.0
 _MAX_NAPS = 16
 
 
 class State(StrEnum):
-    """Where an engine process is in its life. The values are for people and probes."""
+    """The state of an engine process. The values appear in messages and health checks."""
 
     STARTING = "starting"
     READY = "ready"
     STALLED = "stalled"
-    """Alive, but work waits and no step comes to an end."""
+    """The process is alive, but work waits and no step ends, or it sends no heartbeat."""
     RESTARTING = "restarting"
     FAILED = "failed"
-    """It could not be loaded at first, and will not be tried again."""
+    """The first load failed, and is not tried again."""
     CLOSED = "closed"
 
 
 class Listener(Protocol):
-    """Who is told what happens. Called on the event loop; must not wait."""
+    """Receives what happens to the engine process. Its methods are called on the event loop and must not wait."""
 
     def on_ready(self, card: ModelCard) -> None:
-        """A child is loaded, the first or a later one."""
+        """A child, the first or a restarted one, has loaded its model."""
         ...
 
     def on_event(self, event: Accepted | Output | Failed | RowsWanted | Answer) -> None:
-        """Something about one request or question."""
+        """The child has sent an event about one request or question."""
         ...
 
     def on_down(self, reason: str) -> None:
-        """The child is gone; another one will be started."""
+        """The child has ended; another one will be started."""
         ...
 
 
 class Supervisor:
-    """Owns the child process and its successors. Belongs to one event loop.
+    """Owns the child process and the processes that replace it. Belongs to one event loop.
 
     Args:
-        command: starts a child that runs `serve_engine`.
-        config: what it is told to load.
-        listener: told about readiness, events and deaths.
-        supervision: the times.
+        command: command line of a child that runs `serve_engine`.
+        config: the model and settings that a child loads.
+        listener: notified when a child is ready, sends an event, or has ended.
+        supervision: timeouts, and pauses before restarts.
     """
 
     def __init__(
@@ -109,24 +109,24 @@ class Supervisor:
         self._first: asyncio.Future[ModelCard] | None = None
         self._load_error: StokerError | None = None
         self._ready_at: float | None = None
-        """When the present child became ready."""
+        """When the current child became ready; None = no child is ready."""
         self._heard_at = 0.0
-        """When it was started or last said something."""
+        """When the current child was started or last sent a frame."""
         self._naps: deque[tuple[float, float]] = deque(maxlen=_MAX_NAPS)
-        """When this process itself stood still: from, to."""
+        """Times (begin, end) during which this process itself was suspended, as on a laptop that sleeps."""
         self._num_failures = 0
-        """In a row."""
+        """Number of failures in a row."""
         self._launched = config
-        """What the present child was told."""
+        """The configuration that the current child was started with."""
         self._is_outdated = False
-        """The adapters were changed while it was loaded with those before."""
+        """The adapters were changed while the current child was loading, so it has the old ones."""
         self._is_other_model = False
-        """The present child has found another model in the file than the first one had."""
+        """The current child has found a different model in the file than the first child."""
         self._state = State.STARTING
         self.heartbeat: EngineStats | None = None
-        """The newest one of the present child."""
+        """The latest heartbeat of the current child."""
         self.loaded_part: float | None = None
-        """How far the present child is with loading, if it says so. Range 0 … 1."""
+        """The fraction of the weights that the current child has loaded, 0 to 1; None = not reported."""
         self.num_restarts = 0
         self.last_error: str | None = None
 
@@ -137,15 +137,15 @@ class Supervisor:
 
     @property
     def child_pid(self) -> int | None:
-        """The process id of the present child."""
+        """The process id of the current child; None = no child runs."""
         return self._child.pid if self._child is not None else None
 
     async def start(self) -> ModelCard:
         """Starts the first child and returns when it has loaded its model. Call it once.
 
         Raises:
-            StokerError: what the child said about why it cannot; it is not tried again.
-            EngineCrashed: it died while it loaded.
+            StokerError: the child's own load error; loading is not tried again.
+            EngineCrashed: the child died while it loaded.
         """
         assert self._task is None, "started once"
         self._context = zmq.asyncio.Context()
@@ -165,26 +165,26 @@ class Supervisor:
         """Gives a command to the child.
 
         Raises:
-            ModelNotLoaded: there is none that is ready, or it does not take commands.
-            InvalidInput: a string in it is not valid Unicode.
+            ModelNotLoaded: no child is ready, or the child does not take commands.
+            InvalidInput: a string in the command is not valid Unicode.
         """
         if self._child is None or self._ready_at is None:
             raise self._not_ready()
         self._child.channel.send(command)
 
     def remember_adapters(self, adapters: Sequence[AdapterSpec]) -> None:
-        """What a child is to load from now on, whatever the first one was told. One that is being loaded with others
-        is started again.
+        """Sets the adapters that every later child loads, in place of the configured ones. A child that is still
+        loading with other adapters is started again.
         """
         self._config = msgspec.structs.replace(self._config, lora=[], adapters=tuple(adapters))
 
     async def close(self) -> None:
-        """Stops the child, with a bound, and frees everything. Calling it twice is allowed."""
+        """Stops the child within a bounded time and frees everything. Calling it twice is allowed."""
         self._state = State.CLOSED
         await self._free()
 
     async def _free(self) -> None:
-        """Continues when a task that waits for it is cancelled: clients give up, and everything must be freed."""
+        """Frees everything even if the waiting task is cancelled, as when a client disconnects."""
         if self._freeing is None:
             self._freeing = asyncio.create_task(self._free_all(), name="stoker-supervisor-end")
         await asyncio.shield(self._freeing)
@@ -208,7 +208,7 @@ class Supervisor:
         return ModelNotLoaded(message)
 
     def _note_fault(self, task: asyncio.Task[None]) -> None:
-        """A fault of ours must not look like a healthy engine."""
+        """Marks the engine as failed after an internal error of this supervisor, which no longer watches the child."""
         if task.cancelled() or (fault := task.exception()) is None:
             return
         logger.error("the supervisor of the engine process failed", exc_info=fault)
@@ -234,7 +234,7 @@ class Supervisor:
             self.num_restarts += 1
 
     async def _run_child(self) -> str:
-        """One child, from its start until it is gone. Returns why it is gone."""
+        """Starts one child and waits until it has ended. Returns the reason of its end."""
         assert self._context is not None
         self._load_error, self.loaded_part = None, None
         self._launched = self._config
@@ -261,7 +261,7 @@ class Supervisor:
         return reason
 
     async def _watch(self, child: Child, hearing: asyncio.Task[None]) -> str:
-        """Returns why the child is lost: it has exited, or must be killed."""
+        """Waits until the child has exited or must be killed, and returns the reason."""
         clock = asyncio.get_running_loop().time
         every_s = min(_WATCH_EVERY_S, self._times.heartbeat_timeout_s / 4, self._times.load_timeout_s / 4)
         while True:
@@ -279,7 +279,7 @@ class Supervisor:
             if hearing.done():
                 return f"cannot be understood: {hearing.exception()!r}"
             if clock() - asked_at > 2 * every_s:
-                self._heard_at = clock()  # we were asleep ourselves: what it said meanwhile is still to be read
+                self._heard_at = clock()  # this process was suspended: the child's frames are still unread
                 self._naps.append((asked_at, clock()))
             elif reason := self._hang_reason(child):
                 return reason
@@ -296,13 +296,13 @@ class Supervisor:
         return None
 
     def _late_s(self) -> float:
-        """How long the ready child has owed us a step or a sign of life."""
+        """Seconds for which a ready child has finished no step that was due, or sent no frame."""
         if self._ready_at is None:
             return 0.0
         return max(self._stalled_s(), asyncio.get_running_loop().time() - self._heard_at)
 
     def _stalled_s(self) -> float:
-        """How long work has waited for a step. A machine that slept, or stood still, was no time for that."""
+        """Seconds for which work has waited for a step. Times when this process was suspended do not count."""
         if self.heartbeat is None:
             return 0.0
         since = self._heard_at - self.heartbeat.stalled_s
@@ -321,7 +321,7 @@ class Supervisor:
         self._heard_at = asyncio.get_running_loop().time()
         for event in frame:
             match event:
-                case Output():  # first: nearly all are
+                case Output():  # first, because nearly all events are outputs
                     self._listener.on_event(event)
                 case Ready():
                     self._is_outdated = _adapters_of(self._launched) != _adapters_of(self._config)
@@ -363,9 +363,9 @@ def _adapters_of(config: EngineConfig) -> tuple[list[str], tuple[AdapterSpec, ..
 
 
 def same_sizes(config: EngineConfig, card: ModelCard) -> EngineConfig:
-    """The configuration that gives another engine the sizes on this card, which clients count on.
+    """The configuration for a restarted engine, with the context and KV sizes of the first one's card.
 
-    Left to itself it would take what memory is free by then.
+    Clients rely on these sizes. Without them, the restarted engine would use the memory that is free then.
     """
     return msgspec.structs.replace(
         config, ctx_size=card.context_size or None, kv_tokens=card.kv_tokens or None, num_replicas=1

@@ -1,4 +1,4 @@
-"""The chat template that the settings name instead of the model's own; it is read, and not compiled."""
+"""Reads the chat template that the settings give instead of the model's own. It does not compile the template."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from stoker.errors import ConfigError, reason_of
 
 
 def configured_template(config: EngineConfig) -> str | None:
-    """The chat template that the settings or the preset name instead of the model's own; None = they name none.
+    """The chat template that the settings or the preset give instead of the model's own; None = they give none.
 
     Raises:
-        ConfigError: its file cannot be read.
+        ConfigError: the template's file cannot be read.
     """
     if not config.chat_template_file:
         return config.preset.template or None

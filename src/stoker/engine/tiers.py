@@ -1,4 +1,4 @@
-"""Sets up the tiers that an engine's configuration asks for. It moves no KV, and knows no backend."""
+"""Sets up the KV tiers (RAM and disk) that an engine's configuration asks for. It moves no KV."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MIB = 2**20
 _MAX_RAM_MIB = 8192
 _RAM_SHARE = 4
 _STAGING_MIB = 256
-"""What a disk needs in front of it, whatever else memory is for: blocks on their way."""
+"""RAM that a disk tier needs in any case, in MiB, for blocks on their way to and from the disk."""
 _READ_AHEAD_SHARE = 2
-"""Of the tier in memory; the rest is for those who come."""
+"""Divisor: read-ahead from disk uses a half of the RAM tier at most, and leaves the rest to requests."""
 _MAX_READ_AHEAD_MIB = 1024
-"""Some seconds of reading."""
+"""Maximum read-ahead from disk, in MiB: some seconds of reading."""
 _MAX_DISK_MIB = 10 * 1024
 _DISK_SHARE = 2
 
@@ -31,13 +31,13 @@ _DISK_SHARE = 2
 def open_kv_store(
     config: EngineConfig, info: ModelInfo, weights: Sequence[WeightFile], available_bytes: int
 ) -> KVStore | None:
-    """The tiers for a loaded model; None if there are to be none. The disk is opened later, by its own thread.
+    """The tiers for a loaded model; None = none is wanted, or KV cannot be exported. A thread opens the disk later.
 
     Args:
-        config: `cache_ram`, `kv_cache_dir` and `cache_disk`.
-        info: of the backend.
-        weights: what the disk's fingerprint is taken of.
-        available_bytes: of memory, when the model is loaded.
+        config: `cache_ram`, `kv_cache_dir` and `cache_disk` are used.
+        info: properties of the backend.
+        weights: the files whose fingerprint identifies the model on disk.
+        available_bytes: free memory when the model is loaded.
 
     Raises:
         ConfigError: the place of the persistent cache cannot be used with these settings.
@@ -60,14 +60,14 @@ def open_kv_store(
 
 
 def ram_tier_mib(config: EngineConfig, available_bytes: int) -> int:
-    """What `cache_ram` means, given or not, in MiB."""
+    """Size of the RAM tier in MiB: `cache_ram`, or its default."""
     if config.cache_ram is not None:
         return config.cache_ram
     return min(_MAX_RAM_MIB, available_bytes // _RAM_SHARE // _MIB)
 
 
 def least_ram_mib(config: EngineConfig) -> int:
-    """What the tiers have of memory in any case, in MiB: what is asked for, and what a disk needs."""
+    """RAM that the tiers use in any case, in MiB: `cache_ram` if given, and at least what a disk tier needs."""
     return max(config.cache_ram or 0, _STAGING_MIB if config.kv_cache_dir else 0)
 
 

@@ -1,4 +1,4 @@
-"""How each token of a request came about, for clients that ask for it: its step, and whether it was drafted."""
+"""Traces of a request's tokens, for clients that ask for them: the step of each token, and whether it was drafted."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from stoker.core.sequence import Sequence
 
 
 class TraceEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of a request as a whole. Counts are in tokens."""
+    """Facts about a request as a whole, at its end. Counts are in tokens."""
 
     slot: int
-    """The slot in which its last token was computed."""
+    """The slot in which the last token was computed."""
     queue_s: float
-    """From its arrival to the first step that computed a part of it, in seconds."""
+    """Time from the arrival of the request to the first step that computed a part of it, in seconds."""
     cached: tuple[int, int, int]
-    """Prompt tokens that were found in the pool, restored from memory, and restored from disk."""
+    """Prompt tokens found in the KV pool, restored from the RAM tier, and restored from the disk tier."""
     num_preempted: int
 
 
 class Trace(msgspec.Struct, frozen=True, array_like=True):
-    """The tokens of one output, in their order."""
+    """The trace of the tokens of one output, in their order."""
 
     steps: list[int]
-    """The number of the step that made each of them."""
+    """For each token, the number of the step that computed it."""
     drafted: list[bool]
-    """Whether it was guessed before it was computed."""
+    """For each token, whether it was drafted by speculative decoding."""
     end: TraceEnd | None = None
-    """On the last output of a request."""
+    """Facts about the whole request, on its last output only."""
 
 
 class Tracer:
@@ -41,18 +41,18 @@ class Tracer:
         self._slot = -1
 
     def note(self, step_id: int, slot: int | None, num_tokens: int) -> None:
-        """A step has given so many tokens to the request. All but the last one of them were drafted."""
+        """Notes that a step has given `num_tokens` tokens to the request. All but the last were drafted."""
         self._steps += [step_id] * num_tokens
         self._drafted += [True] * (num_tokens - 1) + [False]
         self._slot = self._slot if slot is None else slot
 
     def take(self, num_tokens: int, sequence: Sequence, queue_s: float | None) -> Trace:
-        """The trace of the oldest tokens that were not taken yet.
+        """Returns and removes the trace of the oldest tokens.
 
         Args:
-            num_tokens: how many of them.
-            sequence: of the request.
-            queue_s: given for the last output: see `TraceEnd`.
+            num_tokens: number of tokens to take.
+            sequence: the sequence of the request.
+            queue_s: see `TraceEnd`; given for the last output only.
         """
         trace = Trace(
             self._steps[:num_tokens],
@@ -67,7 +67,7 @@ class Tracer:
 
 
 def merged(traces: Listed[Trace]) -> Trace | None:
-    """The trace of several outputs of one request, in their order; None if there are none."""
+    """Joins the traces of consecutive outputs of one request; None if there are none."""
     if not traces:
         return None
     steps = [step for trace in traces for step in trace.steps]

@@ -1,4 +1,4 @@
-"""Carries KV between the backend and the tiers, on the engine's thread; what and how much, the scheduler decides."""
+"""Copies KV between the backend and the RAM and disk tiers, on the engine's thread. The scheduler decides which KV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class NoTransfers:
-    """In place of `Transfers` where there are no tiers, or the backend cannot export KV."""
+    """In place of `Transfers` if there are no tiers, or the backend cannot export KV."""
 
     has_work = False
 
@@ -36,7 +36,7 @@ class NoTransfers:
         """Clears nothing."""
 
     def memory_keys(self, known: int) -> tuple[int, set[bytes] | None]:
-        """No block is in memory."""
+        """There is no RAM tier, so no block is in it."""
         return 0, None if known == 0 else set()
 
     def counters(self) -> TierCounters:
@@ -48,12 +48,12 @@ class NoTransfers:
 
 
 class Transfers:
-    """Copies between the KV pool and memory. A failed transfer costs a recomputation, never an answer.
+    """Copies KV between the pool and the tiers. A failed transfer costs a recomputation, never an answer.
 
     Args:
-        port: of the backend that the scheduler's batches go to.
-        store: the tiers; closed by `close`.
-        scheduler: told what failed, and what things cost.
+        port: exports and imports KV of the engine's backend.
+        store: the tiers; `close` closes them.
+        scheduler: notified of failed transfers and of the durations of transfers.
         clock: seconds; only differences count.
     """
 
@@ -76,10 +76,10 @@ class Transfers:
         self._store.on_arrival(call)
 
     def export(self) -> bool:
-        """Gives the tiers the KV that is due. Called between two steps, before the following step is scheduled.
+        """Exports the KV that is due to the tiers. To be called between two steps, before another step is scheduled.
 
         Returns:
-            `has_work`, as it is afterwards.
+            The new value of `has_work`.
         """
         self._store.note_step(is_busy=self._scheduler.has_work)
         transfers = self._scheduler.exports()
@@ -95,9 +95,9 @@ class Transfers:
         return True
 
     def restore(self, batch: Batch) -> None:
-        """Makes the imports of a batch, after its forward pass and before the scheduler is told of it.
+        """Imports the KV that a batch restores, after its forward pass and before the scheduler is updated.
 
-        The KV that the batch has computed may be exported from now on.
+        From then on, the KV that the batch computed may be exported.
         """
         self.has_work = True
         if not batch.imports:
@@ -107,7 +107,7 @@ class Transfers:
         num_tokens = 0
         for transfer in batch.imports:
             if transfer.slot in failed:
-                continue  # it would go on where nothing is
+                continue  # it would continue KV that was not restored
             if self._import(transfer):
                 num_tokens += transfer.num_entries
             else:
@@ -127,7 +127,7 @@ class Transfers:
         return self._store.memory_keys(known)
 
     def counters(self) -> TierCounters:
-        """The numbers of the tiers, and of what was carried."""
+        """The counters of the tiers and of the transfers."""
         return replace(
             self._store.counters(),
             exported_tokens=self._num_exported,
@@ -139,7 +139,7 @@ class Transfers:
         )
 
     def close(self) -> None:
-        """Ends the tiers' thread."""
+        """Closes the tiers, and waits a bounded time for their thread."""
         if not self._store.close():
             logger.error("the prefix cache on disk did not close in time; blocks that were being written are lost")
 

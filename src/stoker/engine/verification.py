@@ -1,4 +1,4 @@
-"""Samples what was drafted: row by row, as it would be without drafts, for as long as the draft is what comes out."""
+"""Verifies drafts of speculative decoding: samples row by row as without drafts, while the drafted tokens come out."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def sample_drafted(
     ```
         chunk     last    d1      d2      d3
         rows      row 0   row 1   row 2   row 3
-        chosen    d1      d2      x               a row is looked at if the one before gave what its entry is
+        chosen    d1      d2      x               a row is sampled only if the row before gave the drafted token
     ```
 
     Args:
-        batch: decodes, each with a row for every entry.
-        logits: its rows, `(batch.num_rows, vocab_size)`.
+        batch: the decoded chunks, each with a row for every entry.
+        logits: the rows of the batch, `(batch.num_rows, vocab_size)`.
         maxima: as in `Sampler.sample`.
-        rows: of each chunk the sampler's state, which notes every choice.
-        sampler: as it is used without drafts.
+        rows: the sampler's state of each chunk; every choice is added to it.
+        sampler: the sampler that is also used without drafts.
 
     Returns:
-        For each chunk one choice or more.
+        The choices of each chunk, at least one per chunk: accepted draft tokens, then one more token.
     """
     first_rows = accumulate([chunk.num_logits for chunk in batch.chunks], initial=0)
     chosen: list[list[Choice]] = []

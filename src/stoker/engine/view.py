@@ -1,4 +1,4 @@
-"""What an engine reports of its work: for inspection, and to the client of a long prompt."""
+"""Reports about an engine's work: views for inspection tools, and prefill progress for the client of a long prompt."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stoker.engine.stats import EngineStats
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one step of the loop did. Times are in milliseconds; counts are in tokens."""
+    """Measurements of one step of the engine. Times are in milliseconds; counts are in tokens."""
 
     serial: int
-    """Grows with every record, of a step or of a moment."""
+    """Serial number of the record, in one sequence with those of moments."""
     at_s: float
-    """When it ended, on the clock of `EngineView.now_s`."""
+    """Time at which the step ended, on the clock of `EngineView.now_s`."""
     step_ms: float
-    """From the forward pass to the last token that was sampled."""
+    """Time from the start of the forward pass to the last sampled token."""
     forward_ms: float
     sample_ms: float
     num_decodes: int
@@ -24,55 +24,55 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_drafted: int
     num_accepted: int
     num_imported: int
-    """Restored from memory or disk beside it."""
+    """Tokens whose KV was restored from the RAM or disk tier in the step."""
     members: list[tuple[int, int]]
-    """Who was in it: the slot of each, and how many of its tokens were computed."""
+    """For each sequence in the step, its slot and the number of its computed tokens."""
     plan_ms: float = 0.0
-    """What the scheduler took before it."""
+    """Time that the scheduler took before the step."""
     step_id: int = 0
-    """The number by which traces of requests name it."""
+    """Number of the step in the traces of requests."""
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Something that happened between two steps."""
+    """An event in the life of a request, or of the KV pool."""
 
     serial: int
-    """As of `StepRecord`."""
+    """Serial number of the record, in one sequence with those of steps."""
     at_s: float
     kind: str
     """`arrived`, `begun`, `first`, `finished`, `ended`, `evicted`, `preempted`, `paused`, or `resumed`."""
     request_id: str
-    """Empty: it concerns no single request."""
+    """Id of the request; empty = the event concerns no single request."""
     count: int
-    """Tokens: of the prompt when it arrived, taken from the cache when it began, written when it finished, evicted.
-    Of `preempted`: requests."""
+    """Tokens: prompt tokens (`arrived`), cached prompt tokens (`begun`), answer tokens (`finished`), evicted tokens
+    (`evicted`). For `preempted`, number of requests."""
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine at one moment, and what it has done since it was last looked at."""
+    """The state of one engine at one moment, and its records since the previous look."""
 
     replica: int = 0
     recorder: str
-    """Changes after a restart, and after a while without a `Look`: serials begin anew."""
+    """Name of the recorder. A restart, or a while without a `Look`, gives a new one, whose serials begin anew."""
     now_s: float
-    """Seconds, on the engine's own clock."""
+    """Current time in seconds, on the engine's own clock."""
     serial: int
-    """Of the newest record."""
+    """Serial number of the newest record."""
     steps: list[StepRecord]
     moments: list[Moment]
     sequences: list[SequenceState]
     arrivals: dict[str, float] = {}
-    """When each of them arrived, on the clock of `now_s`."""
+    """Arrival time of each live request, on the clock of `now_s`."""
     pool: PoolView
     stats: EngineStats
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far a prompt is computed. Counts are in tokens."""
+    """Progress of prefill of one prompt. Counts are in tokens."""
 
     num_prompt: int
     num_cached: int
     num_computed: int
-    """With those that were cached."""
+    """Computed tokens, including cached ones."""
     elapsed_s: float
-    """Since its first step began."""
+    """Seconds since the request's first step began."""

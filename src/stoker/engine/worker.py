@@ -1,4 +1,4 @@
-"""The one thread that owns an engine: takes commands between two steps, gives events away, and sleeps when idle.
+"""The thread that owns an engine: it applies commands between two steps, publishes events, and sleeps when idle.
 
 ```
 any thread    admit, enqueue, abort ---> [commands] ---> engine thread: apply all, step, publish
@@ -35,7 +35,7 @@ from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded
 logger = logging.getLogger(__name__)
 
 Work: TypeAlias = Stream | EmbeddingJob
-"""What has been admitted."""
+"""An admitted request: for generated text, or for embeddings."""
 
 T = TypeVar("T")
 
@@ -45,10 +45,10 @@ _Command: TypeAlias = Work | Abort | Pause | Resume | QuickQuestion | Call[Any]
 AdmittedT = TypeVar("AdmittedT", bound=Work)
 
 _IDLE_WAIT_S = 60.0
-"""Bound of one sleep without work; waking up for nothing is harmless."""
+"""Longest sleep without work, in seconds; waking up without a reason is harmless."""
 
 _TIER_WAIT_S = 0.05
-"""Bound of one sleep while a request waits for the disk: deadlines go on."""
+"""Longest sleep while a request waits for the disk, in seconds, so that deadlines are checked."""
 
 _BEAT_EVERY_S = 0.25
 """Maximum age of a heartbeat's numbers during steps, in seconds: counting cells in every step is too slow."""
@@ -57,14 +57,14 @@ _BEAT_EVERY_S = 0.25
 class EngineWorker:
     """Runs an engine until it is closed or dies. Safe to use from several threads.
 
-    The engine is owned from now on: its thread closes it. If a step raises, every live request ends with
-    `EngineCrashed`, and from then on the worker refuses everything.
+    The worker owns the engine: its thread closes it. If a step raises, every live request ends with
+    `EngineCrashed`, and the worker refuses all further calls.
 
     Args:
         engine: freshly built.
-        publish: takes the events of each step, also if there are none, on the engine's thread; must neither block for
-            long nor raise.
-        max_waiting_tokens: most prompt tokens of requests that have not begun. Alone, a longer prompt may wait too.
+        publish: called on the engine's thread with the events of each step, even with an empty list; it must neither
+            block for long nor raise.
+        max_waiting_tokens: maximum sum of prompt tokens of requests that have not begun; a single prompt may exceed it.
         clock: seconds; only differences count.
     """
 
@@ -81,25 +81,25 @@ class EngineWorker:
         self._clock = clock
         self._door = Door(capacity=engine.capacity, parallel=engine.parallel, clock=clock)
         self._changed = threading.Condition()
-        """Guards everything below; notified when there is something to do."""
+        """Guards the fields below; notified when the engine's thread has something to do."""
         self._commands: deque[_Command] = deque()
-        """Bounded by the door: at most one `Work` and one `Abort` per request inside. Who asks bounds questions, and
-        who reads, pauses: between two of them the reader takes what some steps have given."""
+        """Commands for the next step. `Door` bounds requests: at most one `Work` and one `Abort` each. The caller
+        bounds questions. Pauses are rare: a reader must take the outputs of several steps between two of them."""
         self._taken: deque[_Command] = deque()
-        """Commands that the engine's thread still has to apply before the step. Used by that thread alone."""
+        """Commands that the engine's thread applies before the next step. Only that thread uses them."""
         self._live: dict[str, Work | None] = {}
         """Work by request id; None while the prompt is still being tokenized."""
         self._unqueued: dict[str, Stream] = {}
         """Streams between `admit` and `enqueue`."""
         self._max_waiting_tokens = max_waiting_tokens
         self._left: set[str] = set()
-        """Aborted while they were tokenized: until that has ended they keep their place."""
+        """Ids of requests aborted while they were tokenized: each keeps its place until its tokenization has ended."""
         self._waits_since: float | None = None
-        """Since when the next step is due; None when there is nothing to do, and while events are handed over."""
+        """Time since which the next step is due; None = there is no work, or events are being published."""
         self._beat, self._beat_at = engine.stats(), clock()
         self._is_closing = False
         self._has_arrival = False
-        """The tiers have something that the engine was waiting for."""
+        """A tier has delivered KV that the engine was waiting for."""
         engine.on_arrival(self._note_arrival)
         self._death: StokerError | None = None
         self._thread = threading.Thread(target=self._run, name="stoker-engine", daemon=True)
@@ -107,14 +107,14 @@ class EngineWorker:
 
     @property
     def death(self) -> StokerError | None:
-        """Why the engine can no longer be used, if so."""
+        """The error that ended the engine; None = it can be used."""
         return self._death
 
     def submit(self, submit: Submit) -> Accepted:
         """Starts a request; tokenizes on the caller's thread.
 
         Raises:
-            StokerError: it was refused; nothing is published for it.
+            StokerError: the request was refused; no event is published for it.
         """
         self.reserve(submit.request_id)
         stream = self.admit(submit)
@@ -125,17 +125,17 @@ class EngineWorker:
         """Starts a request for embeddings; tokenizes on the caller's thread.
 
         Raises:
-            StokerError: it was refused; nothing is published for it.
+            StokerError: the request was refused; no event is published for it.
         """
         self.reserve(embed.question_id)
         self.enqueue(self.admit_embedding(embed))
 
     def reserve(self, request_id: str) -> None:
-        """The first of three steps of `submit`: takes a place, at once.
+        """Reserves a place for a request without waiting; the first of the three steps of `submit`.
 
         Raises:
-            Overloaded: `parallel + max_queue` requests are inside.
-            InvalidInput: a request of this id is alive.
+            Overloaded: `parallel + max_queue` requests are alive.
+            InvalidInput: another request with this id is alive.
             ModelNotLoaded: the worker is closed or dead.
         """
         with self._changed:
@@ -146,23 +146,23 @@ class EngineWorker:
             self._live[request_id] = None
 
     def admit(self, submit: Submit) -> Stream:
-        """The second step: tokenizes and checks; on an error the place is free again. See `Engine.admit`.
+        """Tokenizes and checks a request; the second step of `submit`. An error frees its place. See `Engine.admit`.
 
         Raises:
-            Overloaded: too many prompt tokens wait already.
+            Overloaded: the prompts of waiting requests have too many tokens.
         """
         return self._admitted(submit.request_id, partial(self._admit, submit))
 
     def admit_embedding(self, embed: Embed) -> EmbeddingJob:
-        """The same for embeddings. See `Engine.admit_embedding`."""
+        """Tokenizes and checks a request for embeddings; an error frees its place. See `Engine.admit_embedding`."""
         return self._admitted(embed.question_id, partial(self._engine.admit_embedding, embed))
 
     def enqueue(self, stream: Work) -> None:
-        """The third step: from here on events are published.
+        """Queues an admitted request for the engine; the third step of `submit`. From now on events are published.
 
         Raises:
-            Cancelled: aborted since `reserve`.
-            ModelNotLoaded: closed or dead since `reserve`.
+            Cancelled: the request was aborted since `reserve`.
+            ModelNotLoaded: the worker was closed or has died since `reserve`.
         """
         with self._changed:
             if isinstance(stream, Stream) and self._unqueued.get(stream.request_id) is not stream:
@@ -195,12 +195,12 @@ class EngineWorker:
                 self._push(command)
 
     def give_rows(self, rows: GiveRows) -> None:
-        """Rows that an event has asked for. They are ignored if the engine has ended."""
+        """Gives the engine image rows that a `RowsWanted` event requested. Does nothing if the engine has ended."""
         with suppress(ModelNotLoaded):
             self.perform(partial(self._engine.rows.take, rows.key, rows.values))
 
     def ask(self, question: QuickQuestion) -> None:
-        """Has a question answered between two steps; the answer is published.
+        """Queues a question, which the engine answers between two steps; the answer is published as an event.
 
         Raises:
             ModelNotLoaded: the worker is closed or dead.
@@ -210,7 +210,7 @@ class EngineWorker:
             self._push(question)
 
     def perform(self, work: Callable[[], T]) -> Future[T]:
-        """Has something done by the engine's thread between two steps; it must neither wait nor take long.
+        """Runs `work` on the engine's thread between two steps; `work` must neither wait nor take long.
 
         Raises:
             ModelNotLoaded: the worker is closed or dead.
@@ -222,7 +222,7 @@ class EngineWorker:
         return call.future
 
     def stats(self) -> Future[EngineStats]:
-        """The engine's numbers between two steps.
+        """The engine's statistics, taken between two steps.
 
         Raises:
             ModelNotLoaded: the worker is closed or dead.
@@ -230,7 +230,7 @@ class EngineWorker:
         return self.perform(self._engine.stats)
 
     def heartbeat(self) -> EngineStats:
-        """The engine's numbers, also while it is stuck in a step."""
+        """The engine's latest statistics and how long a step has been due. Does not wait for the current step."""
         with self._changed:
             stalled_s = 0.0 if self._waits_since is None else self._clock() - self._waits_since
             num_waiting = self._beat.num_waiting + sum(isinstance(command, Work) for command in self._commands)
@@ -240,7 +240,7 @@ class EngineWorker:
         """Ends every request with `ModelNotLoaded` and frees the model. Calling it twice is allowed.
 
         Returns:
-            False if the thread is still stuck in a step after `timeout_s`; it is then left behind.
+            False if the thread is still stuck in a step after `timeout_s`; the thread then keeps running.
         """
         with self._changed:
             self._is_closing = True
@@ -256,7 +256,7 @@ class EngineWorker:
         with self._changed:
             streams = [*self._unqueued.values(), *self._live.values(), stream]
             waiting = [work for work in streams if isinstance(work, Stream) and not work.has_begun]
-            # Answers to one prompt compute it once.
+            # Requests of one group share a prompt, which is computed once.
             prompts = {work.request.group or work.request_id: len(work.request.prompt) for work in waiting}
             if len(prompts) > 1:
                 self._door.check_tokens(sum(prompts.values()), self._max_waiting_tokens)
@@ -285,7 +285,7 @@ class EngineWorker:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        """The border of this thread: every exception ends here, and every request is told."""
+        """The body of the engine's thread. It catches every exception and reports it to every live request."""
         try:
             self._loop()
             self._end_all(ModelNotLoaded("the engine was closed"))
@@ -301,10 +301,10 @@ class EngineWorker:
             self._hand_over([*replies, *self._engine.step()])
 
     def _take_commands(self) -> bool:
-        """Sleeps until there is something to do. False: it is time to end."""
+        """Sleeps until there is a command or work, and takes the commands. False = the worker is being closed."""
         with self._changed:
             while not (self._commands or self._engine.has_work or self._is_closing):
-                # A paused request may pass its deadline meanwhile.
+                # A paused request may exceed its deadline meanwhile.
                 self._changed.wait(min(_IDLE_WAIT_S, max(0.0, self._engine.next_deadline - self._clock())))
             if self._engine.is_waiting and not (self._commands or self._is_closing or self._has_arrival):
                 self._changed.wait(_TIER_WAIT_S)
@@ -316,7 +316,7 @@ class EngineWorker:
             return True
 
     def _apply_taken(self) -> list[Event]:
-        """Keeps none of them: a call may hold gigabytes."""
+        """Applies the taken commands and drops each at once: a call may hold gigabytes."""
         replies: list[Event] = []
         while self._taken:
             if (event := self._apply(self._taken[0])) is not None:
@@ -362,7 +362,7 @@ class EngineWorker:
             return Unanswered.of(question.question_id, error)
 
     def _hand_over(self, events: list[Event]) -> None:
-        """Publishes events of requests that are still open. Waiting for a reader does not count as a stall."""
+        """Publishes events of requests that are alive. Time spent in `publish` does not count as a stall."""
         with self._changed:
             self._waits_since = None
             wanted = [event for event in events if self._is_wanted(event)]
@@ -382,7 +382,7 @@ class EngineWorker:
         if not isinstance(event, (Output, Failed)):
             return True  # an answer
         stream = self._live.get(event.request_id)
-        return stream is not None and stream not in self._commands  # else it concerns an aborted one of the same id
+        return stream is not None and stream not in self._commands  # else: of an aborted request with the same id
 
     def _end_all(self, error: StokerError) -> None:
         with self._changed:
@@ -402,7 +402,7 @@ class EngineWorker:
 
 
 def accepted(submit: Submit, stream: Stream) -> Accepted:
-    """What the client of a request is told once it is admitted."""
+    """The event that tells a client that its request is admitted."""
     request, blocks = stream.request, Chain(root_key(stream.request.adapters))
     if submit.wants_blocks and request.cache_prompt:
         blocks.extend(request.prompt)
@@ -415,7 +415,7 @@ def _failure(work: Work, error: StokerError) -> Event:
 
 
 def _ended_by(event: Event) -> str:
-    """The request that this event ends, if it ends one."""
+    """The id of the request that an event ends; empty = the event ends none."""
     match event:
         case Output():
             return "" if event.finish_reason is None else event.request_id

@@ -1,6 +1,6 @@
-"""The tokens that may still be chosen for one row, and how they are cut down before anything is sorted.
+"""The tokens that may still be chosen for one row, and the selection of the largest logits without sorting them all.
 
-Knows arrays of logits and nothing of sampling parameters.
+This module works on arrays of logits; sampling parameters are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Row: TypeAlias = NDArray[np.float32]
 TokenIds: TypeAlias = NDArray[np.intp]
 
 _BLOCK = 16_384
-"""Values that are summed at a time: a wide temporary array costs more than the sum."""
+"""Number of values that are summed at a time: a wide temporary array costs more than the sum."""
 
 _FOLD = 64
-"""Most values that stand behind one column maximum in `_superset`."""
+"""Maximum number of values in a column of `_superset`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,17 +54,17 @@ class Candidates:
         return np.flatnonzero(self.logits >= np.float64(self.peak - distance))
 
     def shifted(self) -> NDArray[np.float64]:
-        """Logits minus the largest one: float64 values in -inf … 0, in an array of its own."""
+        """Logits minus the largest one: float64 values from -inf to 0, in a new array."""
         return np.subtract(self.logits, self.peak, dtype=np.float64)
 
     def weights(self) -> NDArray[np.float64]:
-        """Probabilities times one common factor; the largest is 1."""
+        """Unnormalized probabilities, scaled so that the largest is 1."""
         shifted = self.shifted()
-        # What compiled code ranks, it weighs with the same function.
+        # Compiled code weighs its sorted candidates with the same `exp`, so results are equal bit for bit.
         return exp(shifted) if self.is_sorted else np.exp(shifted, out=shifted)
 
     def total_weight(self) -> float:
-        """The sum of `weights`, without the memory for them."""
+        """The sum of `weights`, computed without an array of all weights."""
         total, peak = 0.0, self.peak
         for start in range(0, len(self), _BLOCK):
             block = np.subtract(self.logits[start : start + _BLOCK], peak, dtype=np.float64)
@@ -72,7 +72,7 @@ class Candidates:
         return total
 
     def without_impossible(self) -> Candidates:
-        """Without those whose logit is -inf."""
+        """The candidates whose logit is not -inf."""
         is_possible = np.isfinite(self.logits)
         return self if is_possible.all() else self.keep(np.flatnonzero(is_possible))
 
@@ -129,7 +129,7 @@ def _nth_largest(values: NDArray[np.floating], n: int) -> np.floating:
 
 
 def _exactly(values: NDArray[np.floating], count: int) -> NDArray[np.bool_]:
-    """Marks the `count` largest values; of those equal to the smallest of them, the first ones."""
+    """A mask of the `count` largest values; if several values tie for the last place, the first ones are marked."""
     smallest = _nth_largest(values, count)
     inside = values > smallest
     ties = np.flatnonzero(values == smallest)

@@ -1,4 +1,4 @@
-"""Random numbers without a state: each is a function of (seed, purpose, index), so nothing else can change it."""
+"""Stateless random numbers: each depends only on (seed, purpose, index), so results are reproducible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Purpose(IntEnum):
-    """What a random number decides. Each purpose has a stream of its own."""
+    """The decision that a random number is used for. Each purpose has its own stream of numbers."""
 
     TOKEN = 1
     XTC = 2
@@ -21,17 +21,17 @@ class Draws:
     """The random numbers of one completion token.
 
     Attributes:
-        seed: 0 … 2**64 - 1.
-        index: how many completion tokens there are before this one.
+        seed: seed of the request, 0 to 2**64 - 1.
+        index: number of completion tokens before this one.
     """
 
     seed: int
     index: int
 
     def uniform(self, purpose: Purpose) -> float:
-        """A number in 0 … 1 (without 1), the same whenever it is asked for.
+        """A uniform number in [0, 1); every call returns the same one.
 
-        SplitMix64 (Steele, Lea, Flood 2014), entered at position `index` of the stream that seed and purpose name.
+        It is number `index` of a SplitMix64 stream (Steele, Lea, Flood 2014) that seed and purpose determine.
         """
         stream = _mix(_mix(self.seed) + purpose * _GOLDEN)
         return (_mix(stream + (self.index + 1) * _GOLDEN) >> 11) * 2.0**-53

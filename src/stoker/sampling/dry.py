@@ -1,9 +1,9 @@
-"""DRY: penalises tokens that would continue a repetition of what the text already holds.
+"""DRY ("don't repeat yourself"): penalizes tokens that would extend a repetition of earlier text.
 
-Source: https://github.com/oobabooga/text-generation-webui/pull/5677, in the form llama.cpp gave it
-(`src/llama-sampler.cpp`, `llama_sampler_init_dry`). Here the repetitions are followed from token to token, in one
-vectorised pass over the window, instead of being searched anew at each step; and sequence breakers are looked up in
-the text of the tokens, so that it does not matter how a breaker was tokenized.
+Source: https://github.com/oobabooga/text-generation-webui/pull/5677, in llama.cpp's form (`src/llama-sampler.cpp`,
+`llama_sampler_init_dry`). Unlike there, repetitions are updated with each token, in one vectorized pass over the
+window, instead of being searched anew at each step. Sequence breakers are found in the text of the tokens, so that
+the tokenization of a breaker does not matter.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FLOAT32_MAX_LOG = 88.7228391
 
 
 class SequenceBreakers:
-    """Counts the tokens since a breaker string last ended in the text.
+    """Counts the tokens since a sequence breaker (a string) last ended in the text.
 
     Args:
-        breakers: not empty each; may span tokens, and may be a part of a token.
-        token_bytes: the text of one token.
+        breakers: strings that are not empty; a breaker may span several tokens, or be a part of one.
+        token_bytes: returns the text of one token.
         history: the tokens so far.
     """
 
@@ -50,14 +50,14 @@ class SequenceBreakers:
         self._tail = self._last_bytes(text)
 
     def is_in(self, token_id: int) -> bool:
-        """This token alone contains a breaker."""
+        """Whether the text of this token alone contains a breaker."""
         found = self._is_in.get(token_id)
         if found is None:
             found = self._is_in[token_id] = self._is_end_in(self._token_bytes(token_id), 1)
         return found
 
     def _is_end_in(self, text: bytes, first: int) -> bool:
-        """A breaker ends at `first` or behind it. Pieces of the text are looked up: there may be many breakers."""
+        """Whether a breaker ends at `first` or later. Pieces of text are looked up in a set, for many breakers."""
         return any(
             text[end - length : end] in self._breakers
             for length in self._lengths[: bisect_right(self._lengths, len(text))]
@@ -65,17 +65,17 @@ class SequenceBreakers:
         )
 
     def _last_bytes(self, text: bytes) -> bytes:
-        """What a breaker that ends in the next token may begin with."""
+        """The end of the text, in which a breaker that ends in the next token may begin."""
         return text[-self._tail_length :] if self._tail_length else b""
 
     def _search(self, history: Sequence[int]) -> tuple[int, bytes]:
-        """`num_since` and the last bytes. Looks back only as far as the last breaker."""
+        """Returns `num_since` and the last bytes. Searches backward, only as far as the last breaker requires."""
         size = 256
         while True:
             pieces = [self._token_bytes(token_id) for token_id in history[-size:]]
             text = b"".join(pieces)
             end = max((text.rfind(b) + len(b) for b in self._breakers if b in text), default=0)
-            # A breaker that begins before this text could end after `end` only if `end` is that near to its start.
+            # A breaker that begins before this text may end after `end` only if `end` is within `_tail_length`.
             if size >= len(history) or end > self._tail_length:
                 return _num_since(end, pieces) if end else len(history), self._last_bytes(text)
             size *= 4
@@ -86,12 +86,12 @@ class Dry:
 
     ```
     history:          a b c c b c y a b c        the last token is the final c
-    repeat lengths:   0 0 3 1 0 2 0 0 0          3: the last three tokens (a b c) also end here
-    next tokens:          c b   y                would continue a repetition of 3, 1 and 2 tokens
+    repeat lengths:   0 0 3 1 0 2 0 0 0          3: the last three tokens of the history (a b c) end here, too
+    next tokens:          c b   y                they would extend repetitions of 3, 1 and 2 tokens
     ```
     """
 
-    def __init__(  # one number per parameter of the method
+    def __init__(  # one argument per parameter of the DRY method
         self,
         *,
         multiplier: float,
@@ -159,12 +159,12 @@ class Dry:
         return 0 if self._window is None else max(0, self._size - self._window)
 
     def _start_repeats(self) -> None:
-        """Repeat lengths of a prompt: the Z function of the reversed window."""
+        """Computes the repeat lengths of the prompt: the Z function of the reversed window."""
         window = self._tokens[self._start : self._size]
         self._repeats[self._start : self._size] = _z_function(window[::-1].tolist())[::-1]
 
     def _extend_repeats(self, token_id: int) -> None:
-        """A repetition goes on at position j if j holds the new token and it went on at j - 1 before."""
+        """Updates the repeat lengths: at position j, length[j - 1] + 1 if j holds the new token, else 0."""
         start, last = self._start, self._size - 1
         before = self._repeats[start:last]
         longer = np.ones_like(before)
@@ -177,14 +177,14 @@ class Dry:
         if self._size - start <= self._allowed_length or limit < self._allowed_length:
             return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32)
         offsets = np.flatnonzero(self._repeats[start:last] >= self._allowed_length)
-        # Neither a breaker nor the start of the window is repeated over.
+        # A repetition extends neither across a breaker nor across the start of the window.
         lengths = np.minimum(self._repeats[start + offsets], np.minimum(limit, offsets + 1))
         return self._penalties_of(self._tokens[start + offsets + 1], lengths)
 
     def _penalties_of(self, next_tokens: TokenIds, lengths: NDArray[np.intp]) -> tuple[TokenIds, NDArray[np.float32]]:
         order = np.argsort(lengths, kind="stable")
         order = order[lengths[order] >= self._allowed_length]
-        # Later entries of a dict win: each token gets its longest repetition.
+        # Later entries of a dict replace earlier ones, so each token gets its longest repetition.
         longest = dict(zip(next_tokens[order].tolist(), lengths[order].tolist(), strict=True))
         kept = {token_id: n for token_id, n in longest.items() if not self._breakers.is_in(token_id)}
         penalties = [self._penalty(n) for n in kept.values()]
@@ -198,13 +198,13 @@ class Dry:
 
 
 def _num_since(end: int, pieces: list[bytes]) -> int:
-    """Tokens after the one that holds the byte in front of `end`."""
+    """Number of tokens after the one that contains the byte before `end`."""
     ends = list(accumulate(map(len, pieces)))
     return len(pieces) - 1 - bisect_left(ends, end)
 
 
 def _z_function(tokens: list[int]) -> list[int]:
-    """Per position, how many tokens from there on equal the beginning; 0 at position 0. Linear (Gusfield 1997, 1.4)."""
+    """For each position, how many tokens from it equal the list's beginning; 0 at position 0 (Gusfield 1997, 1.4)."""
     lengths = [0] * len(tokens)
     left = right = 0
     for k in range(1, len(tokens)):

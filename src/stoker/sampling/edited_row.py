@@ -1,4 +1,4 @@
-"""Edits of a row that numpy makes before compiled code chooses from it."""
+"""Edits a row of logits with numpy before compiled code samples from it, and restores the row afterwards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stoker.sampling.row_kernels import RowKernels
 
 
 class EditedRow:
-    """The few logits of a row that its edits change, changed in their place: a copy of a wide row costs more than that.
+    """A row whose few edited logits are changed in place and restored: copying a wide row would cost more.
 
-    A row that holds NaN or +inf there stays as it is: an edit could hide it.
+    If one of these logits is NaN or +inf, the row is not edited, because an edit could hide that the row is invalid.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class EditedRow:
         self._edits = edits
 
     def apply(self) -> None:
-        """Changes the logits."""
+        """Makes the edits."""
         if self._before.max() < inf:
             with np.errstate(over="ignore"):
                 for edit in self._edits:
@@ -38,7 +38,7 @@ class EditedRow:
             self._renew_maxima()
 
     def undo(self) -> None:
-        """Puts them back."""
+        """Restores the logits."""
         self._row[self._token_ids] = self._before
         self._renew_maxima()
 

@@ -1,7 +1,7 @@
-"""The edits of one row's logits that come before any truncation; here those that know no history: bias and bans.
+"""Edits of a row's logits, the first sampling stages: their interface, logit bias, bans and minimum length.
 
-An edit touches a few tokens of a row and follows the row's history by itself. Penalties and DRY, which
-look at the history, have modules of their own.
+An edit changes a few logits of a row, and tracks the tokens of its sequence itself. Penalties and DRY, which depend on
+the token history, have modules of their own.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from stoker.core.params import SamplingParams
 from stoker.sampling.candidates import Row, TokenIds
 
 LARGEST = 1e38
-"""Finite values are clipped here, inside float32: an edit never makes a logit infinite unless it bans the token."""
+"""Limit to which edits clip finite logits, within float32: only a ban makes a logit infinite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What edits must know of a model.
+    """The facts about a model's tokens that edits need.
 
     Attributes:
-        size: number of tokens; the width of a row.
-        eog_token_ids: the whole end-of-generation set.
-        token_bytes: the text of one token.
+        size: number of tokens, and of logits in a row.
+        eog_token_ids: all end-of-generation tokens.
+        token_bytes: returns the text of one token.
     """
 
     size: int
@@ -36,11 +36,11 @@ class Vocabulary:
 
 
 class Edit(Protocol):
-    """One kind of change to a row. It belongs to one sequence."""
+    """One kind of change to the logits of a row, such as a bias or a penalty. It belongs to one sequence."""
 
     @property
     def is_idle(self) -> bool:
-        """It would change nothing now."""
+        """`apply` would change nothing now."""
         ...
 
     @property
@@ -49,17 +49,17 @@ class Edit(Protocol):
         ...
 
     def apply(self, row: Row) -> None:
-        """Changes the row in place. A finite logit becomes finite or -inf, and -inf stays as it is."""
+        """Changes the row in place. A finite logit becomes finite or -inf; a logit of -inf stays -inf."""
         ...
 
     def push(self, token_id: int) -> None:
-        """Notes the next token of the completion."""
+        """Adds the next token of the completion to the history."""
         ...
 
 
 def as_token_ids(token_ids: Collection[int], vocab_size: int) -> TokenIds:
-    """Ascending and without duplicates."""
-    array = np.array(sorted(set(token_ids)), dtype=np.intp)  # `np.unique` imports masked arrays: 20 ms of a start
+    """The token ids as an ascending array without duplicates."""
+    array = np.array(sorted(set(token_ids)), dtype=np.intp)  # `np.unique` imports masked arrays: 20 ms at start-up
     assert not array.size or (array[0] >= 0 and array[-1] < vocab_size), "token ids were checked at the door"
     return array
 
@@ -94,7 +94,7 @@ class LogitBias:
 
 
 class MinTokens:
-    """Bans the end-of-generation set and the stop tokens until there are `min_tokens` completion tokens."""
+    """Bans end-of-generation tokens and stop tokens until the completion has `min_tokens` tokens."""
 
     def __init__(self, token_ids: TokenIds, min_tokens: int) -> None:
         self.token_ids = token_ids

@@ -1,7 +1,7 @@
-"""e^x for x <= 0 and sums of it, by a fixed sequence of operations: the same bits on every machine.
+"""e^x for x <= 0, and sums of it, by a fixed sequence of operations: the same bits on every machine.
 
-What NumPy's own `exp` and `sum` give depends on the CPU's instructions. The C++ code in `native/sampling.inl` computes
-the same, operation by operation.
+The results of NumPy's own `exp` and `sum` depend on the CPU's instruction set. The C++ code in `native/sampling.inl`
+computes the same as this module, operation by operation.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LEAST = -708.0
-"""Below it the result is 0."""
+"""Value of x below which e^x is taken as 0."""
 
 _LOG2_E = 1.4426950408889634
 _LN_2 = (0.6931471803691238, 1.9082149292705877e-10)
-"""In two parts; a small integer times the first is exact."""
+"""ln 2 in two parts: the product of a small integer and the first part is exact."""
 
 _TAYLOR = tuple(1 / factorial(n) for n in range(13, -1, -1))
 
@@ -25,9 +25,9 @@ _PARTS_AT_ONCE = 4
 
 
 def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """e^x within 2 units in the last place, for x <= 0; no NaN.
+    """e^x for x <= 0, not NaN, with an error of at most 2 units in the last place.
 
-    x = n ln 2 + r, then Taylor's polynomial for e^r with |r| <= ln(2)/2.
+    With x = n ln 2 + r and |r| <= ln(2)/2, the result is 2^n times the Taylor polynomial of e^r.
     """
     y = np.maximum(x, _LEAST)
     n = np.rint(y * _LOG2_E)
@@ -40,7 +40,7 @@ def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def exp_sum(values: NDArray[np.floating], peak: float) -> float:
-    """The sum of exp(value - peak); no value is above `peak`.
+    """The sum of exp(value - peak) over all values; no value may be above `peak`.
 
     ```
     part 0   lane[i] = w[i] + w[16 + i] + w[32 + i] + …       total[i] = lane of part 0 + lane of part 1 + …

@@ -1,4 +1,4 @@
-"""The stage that ends an answer where no text is likely to come next: what is filled in is better short than wrong."""
+"""The infill stage for fill-in-the-middle: it ends an answer when no text is likely to come next."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from stoker.sampling.draws import Draws
 from stoker.sampling.edits import Vocabulary
 
 _LIKELY = 0.2
-"""A text token below this probability is dropped."""
+"""Probability below which a text token is dropped."""
 _END_FACTOR = 3
 _MOST_TEXTS = 256
-"""Only so many of the likeliest tokens are compared: one behind them cannot be likely."""
+"""Number of the likeliest tokens that are compared: a token with a lower rank cannot reach `_LIKELY`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """Keeps the text that is likely and the ends of generation, or only the ends.
+    """Keeps likely text tokens and end-of-generation tokens ("ends"), or the ends only.
 
-    The ends alone stay if they are likely for how many candidates there are, or if no text has a probability of 0.2. Of
-    texts that begin with each other the likelier one counts for both, and of n likely ones those stay that have a share
-    of 1 / (n + 1). The semantics are those of llama.cpp (`llama_sampler_init_infill`). Where an answer may not end yet,
-    the likeliest candidate stays instead of an end.
+    Only the ends stay if they are likely in relation to the number of candidates, or if no text token has a probability
+    of 0.2. If one text is a prefix of another, the likelier one gets the probability of both. Of n likely texts, those
+    with a share of at least 1 / (n + 1) stay. If the answer may not end yet, the likeliest candidate stays instead of
+    an end. The semantics are those of llama.cpp (`llama_sampler_init_infill`).
 
     Attributes:
         ends: the end-of-generation tokens that may be chosen, ascending.
-        min_tokens: before so many completion tokens none of them may.
-        token_bytes: the text of one token.
+        min_tokens: number of completion tokens before which no end may be chosen.
+        token_bytes: returns the text of one token.
     """
 
     ends: tuple[int, ...]
@@ -68,7 +68,7 @@ class Infill:
         return possible.keep(np.flatnonzero(is_end))
 
     def _end(self, possible: Candidates, draws: Draws) -> Candidates:
-        """What stays if nothing is likely and no end is among the candidates: truncation may have dropped them all."""
+        """The result if no text is likely and no end is among the candidates: truncation may have dropped all ends."""
         if not self.ends or draws.index < self.min_tokens:
             return possible.largest(1)
         return Candidates(np.array(self.ends[:1], dtype=np.intp), np.zeros(1), is_sorted=True)
@@ -76,7 +76,7 @@ class Infill:
     def _likely(
         self, possible: Candidates, probabilities: NDArray[np.float64], is_end: NDArray[np.bool_]
     ) -> dict[int, float]:
-        """Positions of the text tokens that are likely, with their probability and of those that they stand for."""
+        """Positions of likely text tokens, with the sum of their probability and that of the texts merged into them."""
         positions = [at for at in largest_positions(possible.logits, _MOST_TEXTS).tolist() if not is_end[at]]
         sums: list[float] = probabilities[positions].tolist()
         texts = [self.token_bytes(token_id) for token_id in possible.token_ids[positions].tolist()]
@@ -91,7 +91,7 @@ class Infill:
 
 
 def _beginnings(texts: Sequence[bytes]) -> list[tuple[int, int]]:
-    """The pairs of which the first text is a beginning of the second one, in ascending order."""
+    """Ascending pairs of indices (short, long): the first text is a prefix of the second, or equal to it."""
     numbers: dict[bytes, list[int]] = {}
     for number, text in enumerate(texts):
         numbers.setdefault(text, []).append(number)

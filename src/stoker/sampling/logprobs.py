@@ -1,4 +1,4 @@
-"""Log-probabilities: as the model gave them, or those of the candidates that a token was drawn from."""
+"""Log-probabilities of tokens: from the model's raw logits, or from the candidates that a token was drawn from."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def token_logprobs(
 ) -> tuple[float, tuple[tuple[int, float], ...]]:
     """The log-probability of `token_id`, and the `num_top` most likely tokens with theirs, most likely first.
 
-    Natural log-softmax of a raw row, before any transform.
+    Log-probabilities are the natural log-softmax of the raw row, before any sampling stage.
 
     Args:
         row: raw logits; the largest is finite, none is NaN.
         token_id: the chosen token.
-        num_top: 0 … vocab_size. Tokens of probability 0 are left out.
-        kernels: compiled code; not given: numpy.
+        num_top: 0 to vocab_size; tokens with probability 0 are left out.
+        kernels: compiled code; None = numpy is used.
     """
     peak = float(row.max())
     log_total = log(exp_sum(row, peak) if kernels is None else kernels.exp_sum(row, peak))
@@ -34,12 +34,12 @@ def token_logprobs(
 
 
 def drawn_logprobs(candidates: Candidates, token_id: int, num_top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """The same of what a token was drawn from, behind all stages.
+    """Log-probabilities, as of `token_logprobs`, among the candidates that a token was drawn from, after all stages.
 
     Args:
-        candidates: `token_id` is one of them.
+        candidates: the candidates, including `token_id`.
         token_id: the chosen token.
-        num_top: 0 or more. Tokens of probability 0 are left out.
+        num_top: 0 or more; tokens with probability 0 are left out.
     """
     log_total = log(candidates.total_weight())
     [chosen] = candidates.keep(np.flatnonzero(candidates.token_ids == token_id)).logits

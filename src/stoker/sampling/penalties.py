@@ -1,7 +1,7 @@
-"""Repetition, presence and frequency penalties over a window of the history, kept up to date token by token.
+"""Repetition, presence and frequency penalties over a window of the token history, updated with each token.
 
-Semantics of llama.cpp (`src/llama-sampler.cpp`, `llama_sampler_init_penalties`), except that a window of -1 really is
-the whole history.
+The semantics are those of llama.cpp (`src/llama-sampler.cpp`, `llama_sampler_init_penalties`), except that a window of
+-1 really is the whole history.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stoker.sampling.edits import LARGEST, Vocabulary
 
 
 class TokenCounts:
-    """How often each token occurs in the last `window` tokens (`None` = in all), kept as two short arrays."""
+    """Counts of each token in the last `window` tokens of a history (`None` = in all), kept as two short arrays."""
 
     def __init__(self, window: int | None, history: Sequence[int]) -> None:
         recent = history if window is None else history[-window:]
@@ -32,12 +32,12 @@ class TokenCounts:
 
     @property
     def token_ids(self) -> TokenIds:
-        """Distinct, in no particular order."""
+        """The distinct token ids in the window, in no particular order."""
         return self._token_ids[: len(self._slots)]
 
     @property
     def counts(self) -> NDArray[np.float32]:
-        """Parallel to `token_ids`, at least 1 each."""
+        """The count of each token of `token_ids`, at least 1."""
         return self._counts[: len(self._slots)]
 
     def push(self, token_id: int) -> None:
@@ -73,9 +73,10 @@ class TokenCounts:
 
 
 class Penalties:
-    """Divides (or, below 0, multiplies) by `repetition`, then subtracts `frequency` per occurrence and `presence` once.
+    """Repetition, presence and frequency penalties of one sequence.
 
-    All three apply once per distinct token of the window, whatever its count.
+    Each logit of a token in the window is divided by `repetition` (multiplied if it is below 0). Then `presence` is
+    subtracted, and `frequency` times the token's count.
     """
 
     def __init__(self, counts: TokenCounts, *, repetition: float, presence: float, frequency: float) -> None:
@@ -95,7 +96,7 @@ class Penalties:
 
     @property
     def window(self) -> int | None:
-        """Of so many last tokens; None = of all."""
+        """Number of last tokens that count; None = all."""
         return self._counts.window
 
     @property
@@ -111,7 +112,7 @@ class Penalties:
         before = row[token_ids]
         after = np.where(before <= 0, before * self.repetition, before / self.repetition)
         after -= self._counts.counts * self.frequency + self.presence
-        # Only logits near the end of float32 reach the bounds; a token that was banned stays banned.
+        # Only logits near the limits of float32 are clipped. A banned token (-inf) stays banned.
         row[token_ids] = np.where(np.isneginf(before), before, after.clip(-LARGEST, LARGEST))
 
     def push(self, token_id: int) -> None:

@@ -1,4 +1,4 @@
-"""The last stage of a row: one token out of its candidates."""
+"""The last sampling stage of a row: picks one token from its candidates, by argmax, by chance or with Mirostat 2."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from stoker.sampling.draws import Draws, Purpose
 
 
 class Picker(Protocol):
-    """Returns the token id it picks."""
+    """A function that picks one of the candidates and returns its token id."""
 
     def __call__(self, candidates: Candidates, draws: Draws) -> int: ...
 
 
 def drawn_from(pick: Picker, candidates: Candidates) -> Candidates:
-    """What the next pick leaves of its candidates."""
+    """The candidates that the picker really draws from: it may truncate them first."""
     if pick is pick_largest:
         return candidates.largest(1)
     return pick.truncate(candidates) if isinstance(pick, Mirostat2) else candidates
 
 
 def pick_largest(candidates: Candidates, draws: Draws) -> int:
-    """The largest logit; of equal ones the lowest id."""
+    """Picks the largest logit; if several are equal, the one with the lowest token id."""
     return int(candidates.token_ids[candidates.logits.argmax()])
 
 
 def pick_randomly(candidates: Candidates, draws: Draws) -> int:
-    """By probability (inverse of the cumulative distribution)."""
+    """Draws by probability (inverse of the cumulative distribution)."""
     return int(candidates.token_ids[_draw(candidates.weights(), draws)])
 
 
@@ -46,12 +46,12 @@ def _draw(weights: NDArray[np.float64], draws: Draws) -> int:
 
 @dataclass(slots=True)
 class Mirostat2:
-    """Mirostat 2 (arXiv:2007.14966): drops tokens of more than `mu` bits of surprise, and moves `mu` towards `tau`.
+    """Mirostat 2 (arXiv:2007.14966): drops tokens with more than `mu` bits of surprise, and adapts `mu` to reach `tau`.
 
     Attributes:
-        tau: the surprise aimed at, in bits.
-        eta: how fast `mu` follows.
-        mu: the bound, in bits; it belongs to one sequence.
+        tau: target surprise, in bits.
+        eta: learning rate of `mu`.
+        mu: maximum surprise, in bits; it changes with every token of one sequence.
     """
 
     tau: float
@@ -75,6 +75,6 @@ class Mirostat2:
         return int(kept.token_ids[position])
 
     def truncate(self, candidates: Candidates) -> Candidates:
-        """The candidates that are not too surprising now."""
+        """The candidates with at most `mu` bits of surprise; the likeliest one if there are none."""
         within = candidates.within(self.mu * log(2) - log(candidates.total_weight()))
         return candidates.keep(within if within.size else np.array([candidates.logits.argmax()]))

@@ -1,4 +1,4 @@
-"""What compiled code may do for a sampler, and which requests it can do it for. The numpy code says what is right."""
+"""The interface to compiled sampling code, and which requests it supports. The numpy code is the reference."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from stoker.sampling.pickers import Picker, pick_largest, pick_randomly
 from stoker.sampling.transforms import MinP, Temperature, TopK, TopP, Transform
 
 Chain: TypeAlias = tuple[float, int, float, float]
-"""Temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p (1 = off), and how far below the largest logit
-min_p ends (inf = off)."""
+"""Sampling parameters: temperature (0 = greedy), top_k (0 = off, only with a top_p below 1), top_p (1 = off), and the
+distance below the largest logit at which min_p ends (inf = off)."""
 
 PenaltyNumbers: TypeAlias = tuple[int, float, float, float]
-"""Window (0 = the whole history), repetition, presence, frequency."""
+"""Penalty parameters: window in tokens (0 = the whole history), repetition, presence, frequency."""
 
 
 class CompiledRow(Protocol):
-    """How to choose the next token of one request, in compiled code, with the history that it needs."""
+    """Sampling state of one request in compiled code: its parameters and the token history that they need."""
 
     @property
     def num_completion(self) -> int:
-        """Tokens chosen so far."""
+        """Number of tokens chosen so far."""
         ...
 
 
 class AskedRow(Protocol):
-    """The methods of a `Constraint` that say which tokens a row may take. A mask takes as long as ten tokens."""
+    """The `Constraint` methods that tell which tokens a row may take. `mask` costs as much as ten calls of `allows`."""
 
     def allows(self, token_id: int, /) -> bool: ...
     def mask(self) -> NDArray[np.uint32] | None: ...
@@ -44,7 +44,7 @@ RowMask: TypeAlias = NDArray[np.uint32] | AskedRow
 
 
 class RowKernels(Protocol):
-    """Compiled passes over rows of logits. Every answer is that of the numpy code, to the bit."""
+    """Compiled code that samples from rows of logits. Every result equals that of the numpy code, bit for bit."""
 
     def open(
         self,
@@ -61,14 +61,14 @@ class RowKernels(Protocol):
         """Compiles a request.
 
         Args:
-            vocab_size: the width of its rows.
-            chain: what comes behind the edits.
-            seed: of its random numbers.
-            biases: see `LogitBias`.
-            ends: see `MinTokens`, and
-            min_tokens: how many tokens are still missing.
-            penalties: see `Penalties`; None = none.
-            history: the tokens in their window so far.
+            vocab_size: number of logits in a row.
+            chain: parameters of the stages after the edits.
+            seed: seed of the request's random numbers.
+            biases: pairs of token id and bias, see `LogitBias`.
+            ends: tokens that end an answer, banned during the first `min_tokens`; see `MinTokens`.
+            min_tokens: number of tokens for which the ban of `ends` still lasts.
+            penalties: see `Penalties`; None = no penalties.
+            history: the tokens in the window of the penalties so far.
         """
         ...
 
@@ -80,24 +80,24 @@ class RowKernels(Protocol):
         masks: Sequence[RowMask | None] | None = None,
         /,
     ) -> list[int]:
-        """A token id per row, noted in its history; -1 where nothing can be chosen: NaN, +inf, or all -inf.
+        """Chooses a token id per row and adds it to the row's history; -1 for a row with NaN, with +inf, or all -inf.
 
         Args:
-            logits: one row for each token that is wanted; changed meanwhile.
-            rows: as many; None = nothing is chosen, -1.
+            logits: one row for each token to choose; changed meanwhile, and restored.
+            rows: the state of each row; None = no token is chosen, and the result is -1.
             maxima: see `Sampler.sample`.
-            masks: see `Constraint.mask`, one for each row, or what finds it out; None = every token is allowed.
+            masks: for each row a mask as of `Constraint.mask`, or an object to ask; None = every token is allowed.
         """
         ...
 
     def guess(
         self, logits: NDArray[np.float32], rows: Sequence[CompiledRow | None], aheads: Sequence[int], /
     ) -> list[int]:
-        """As `choose`, what each request would choose so many tokens after its next one; nothing is noted."""
+        """The tokens that requests would choose `aheads` tokens after their next one. Changes no history."""
         ...
 
     def renew(self, row: Row, maxima: NDArray[np.float32], token_ids: TokenIds, /) -> None:
-        """Takes the maxima of a row again, of the blocks that these tokens are in."""
+        """Computes `maxima` of a row again, for the blocks that contain these tokens."""
         ...
 
     def exp_sum(self, row: Row, peak: float, /) -> float:
@@ -105,9 +105,9 @@ class RowKernels(Protocol):
         ...
 
     def largest(self, row: Row, count: int, maxima: Row | None = None, /) -> list[int]:
-        """The ids of the `count` largest possible logits, descending, of equal ones the lowest first. `count` > 0.
+        """The ids of the `count` (above 0) largest logits that are not -inf, descending; ties have the lowest id first.
 
-        There are none in a row that holds NaN or +inf. `maxima` are those of the row.
+        The result is empty for a row that holds NaN or +inf. `maxima` are the maxima of the row's blocks.
         """
         ...
 
@@ -115,12 +115,12 @@ class RowKernels(Protocol):
 def compile_chain(
     params: SamplingParams, transforms: Sequence[Transform], pick: Picker, vocab_size: int
 ) -> Chain | None:
-    """What `RowKernels.choose` needs to know of a request; None: numpy does it.
+    """The parameters of a request for `RowKernels.choose`; None = compiled code does not support it.
 
     Args:
-        params: complete.
-        transforms: what the params were compiled to, and
-        pick: what comes behind them.
+        params: complete parameters of the request.
+        transforms: the stages that the params were compiled to.
+        pick: the last stage, after the transforms.
     """
     if pick is pick_largest:
         return (0.0, 1, 1.0, inf)
@@ -131,14 +131,14 @@ def compile_chain(
     top_k = top_k if 0 < top_k < vocab_size else 0
     top_p = 1.0 if params.top_p is None else params.top_p
     if not top_k and top_p >= 1:
-        return None  # nothing is ranked
+        return None  # without truncation, compiled code has no ranked candidates to draw from
     return (params.temperature, top_k, top_p, -log(params.min_p) if params.min_p else inf)
 
 
 def compile_row(
     kernels: RowKernels, chain: Chain, edits: tuple[Edit, ...], vocab_size: int, prompt: Sequence[int], seed: int
 ) -> tuple[CompiledRow, tuple[Edit, ...]]:
-    """A request for compiled code, and the edits that numpy makes before: all, if not every one is known there."""
+    """The compiled state of a request, and the edits left to numpy: all of them if compiled code lacks one of them."""
     if not all(isinstance(edit, (LogitBias, MinTokens, Penalties)) for edit in edits):
         return _open(kernels, chain, (), vocab_size, prompt, seed), edits
     return _open(kernels, chain, edits, vocab_size, prompt, seed), ()

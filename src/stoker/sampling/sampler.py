@@ -1,8 +1,8 @@
-"""Rows of logits in, one chosen token per row out. Knows no text, no scheduling and no other row's state.
+"""Chooses one token from each row of logits. Rows are independent; text and scheduling are handled elsewhere.
 
-The order of the stages is that of llama.cpp: logit bias and bans, penalties, DRY, top-n-sigma, top-k, typical-p,
-top-p, min-p, XTC, the end of what is filled in, temperature, draw. Mirostat replaces the truncation. Temperature 0
-replaces everything after DRY, unless something is filled in: what is likely enough depends on the truncation.
+The stages have llama.cpp's order: logit bias and bans, penalties, DRY, top-n-sigma, top-k, typical-p, top-p, min-p,
+XTC, infill (which may end a fill-in-the-middle answer), temperature, random draw. Mirostat replaces the truncation.
+Temperature 0 replaces everything after DRY by argmax, except with infill, whose result depends on the truncation.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _TRANSFORMS = (
 
 
 class Choice(NamedTuple):
-    """What was chosen for one row.
+    """The token chosen for one row.
 
     Attributes:
-        token_id: `None` if nothing can be chosen: the row holds NaN or +inf, or every token in it is impossible.
-        logprob: natural log-softmax of the raw row at `token_id`, only if the params ask for it; or of what the token
-            was drawn from.
-        top: the most likely tokens there with their log-probabilities, as many as the params ask for.
+        token_id: `None` if no token can be chosen: the row holds NaN or +inf, or every token is impossible.
+        logprob: natural log-probability of `token_id`, if requested: from the softmax of the raw row, or, with
+            `post_sampling_probs`, of the candidates that the token was drawn from.
+        top: the most likely tokens with their log-probabilities, from the same distribution; as many as requested.
     """
 
     token_id: int | None
@@ -65,15 +65,15 @@ _NO_TOKENS = np.zeros(1, dtype=np.uint32)
 
 @dataclass(slots=True)
 class RowState:
-    """How to choose the next token of one request, compiled once from its params, with the history that it needs.
+    """Sampling state of one request: its stages, compiled once from its params, and the token history that they need.
 
     Attributes:
-        edits: those that numpy makes.
-        compiled: all the rest, for compiled code; None = numpy does it.
-        constraint: what the tokens must follow.
-        reports_drawn: log-probabilities are those of what a token was drawn from.
-        drawn: the last token, with what it was drawn from, where that is reported; None = there was only one.
-        is_whole: compiled code does all of it, and nothing more is wanted of the row.
+        edits: logit edits that numpy makes.
+        compiled: the other stages, for compiled code; None = numpy runs them.
+        constraint: grammar or other constraint on the tokens; None = none.
+        reports_drawn: report log-probabilities of the candidates that a token was drawn from, not of the raw row.
+        drawn: the last choice with its log-probabilities, if `reports_drawn`; None = there was one candidate only.
+        is_whole: compiled code runs all stages: no log-probabilities, numpy edits or constraint.
     """
 
     seed: int
@@ -88,7 +88,7 @@ class RowState:
     drawn: Choice | None = None
     is_whole: bool = field(init=False)
     completes_at: int | None = field(default=None, init=False)
-    """Tokens after which the constraint allows nothing more; None = not yet known."""
+    """Number of tokens after which the constraint is complete and the answer must end; None = not yet known."""
     _num_pushed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -97,21 +97,21 @@ class RowState:
 
     @property
     def num_completion(self) -> int:
-        """Tokens chosen so far. It is the index of the next random draw."""
+        """Number of tokens chosen so far. It is also the index of the next random draw."""
         return self._num_pushed if self.compiled is None else self.compiled.num_completion
 
     @property
     def is_plain_greedy(self) -> bool:
-        """The row's largest logit is the choice, as soon as no edit changes it."""
+        """The choice is the row's largest logit, unless an edit changes that."""
         return self.pick is pick_largest and self.allowed is None
 
     @property
     def edits_before(self) -> list[Edit]:
-        """What numpy has to do to a row before compiled code may choose from it."""
+        """The edits that numpy must make to a row before compiled code chooses from it."""
         return [] if self.compiled is None else [edit for edit in self.edits if not edit.is_idle]
 
     def push(self, token_id: int) -> None:
-        """Notes the next token of the completion."""
+        """Adds the next token of the completion to the history."""
         for edit in self.edits:
             edit.push(token_id)
         self._num_pushed += 1
@@ -125,11 +125,11 @@ class Sampler:
     """Chooses tokens for one model. Not for use from several threads at once.
 
     Args:
-        vocab_size: width of a row.
-        eog_token_ids: the model's whole end-of-generation set.
-        token_bytes: the text of a token, special tokens rendered; DRY looks for its sequence breakers in it.
-        mark: told when edits of a row begin and end.
-        kernels: compiled code for the rows that it can do; not given: numpy does all.
+        vocab_size: number of logits in a row.
+        eog_token_ids: all end-of-generation tokens of the model.
+        token_bytes: returns the text of a token, special tokens spelled out; DRY looks for sequence breakers in it.
+        mark: called when edits of a row begin and end, to measure stages.
+        kernels: compiled code for the requests that it supports; None = numpy does everything.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class Sampler:
         self._mark = mark
         self._kernels = kernels
         self._usual: NDArray[np.float32] | None = None
-        """Logits that need no look: backends give the same view again and again."""
+        """Last logits array that passed the check of its layout: backends return the same view again and again."""
         self._vocabulary = Vocabulary(vocab_size, eog_token_ids, token_bytes)
         self._all_token_ids = np.arange(vocab_size, dtype=np.intp)
         self.num_constrained = 0
-        """Rows in which a constraint had a say."""
+        """Number of rows that were sampled under a constraint."""
         self.mask_s = 0.0
-        """Seconds for masks."""
+        """Seconds spent on computing masks of constraints."""
 
     def open(
         self, params: SamplingParams, prompt: Sequence[int], seed: int, constraint: Constraint | None = None
@@ -158,10 +158,10 @@ class Sampler:
         """Compiles the params of one request.
 
         Args:
-            params: complete (every default filled in, from `BUILT_IN` at last), token ids inside the vocabulary.
+            params: complete (every default is filled in, from `BUILT_IN` last), token ids inside the vocabulary.
             prompt: the tokens before the first one to be chosen.
-            seed: 0 … 2**64 - 1; takes the place of `params.seed`.
-            constraint: what the tokens must follow; None = nothing.
+            seed: 0 to 2**64 - 1; replaces `params.seed`.
+            constraint: grammar or other constraint on the tokens; None = none.
 
         Raises:
             InvalidInput: the parameters exclude every token, or a sequence breaker is empty.
@@ -190,14 +190,14 @@ class Sampler:
     def sample(
         self, logits: NDArray[np.float32], rows: Sequence[RowState], maxima: NDArray[np.float32] | None = None
     ) -> list[Choice]:
-        """Chooses one token per row and notes it in the row's state.
+        """Chooses one token per row and adds it to the row's state.
 
-        A choice depends on nothing but its own row, to the bit: not on the other rows, nor on their number or order.
+        A choice depends on its own row only, bit for bit: other rows, their number and their order have no effect.
 
         Args:
-            logits: `(len(rows), vocab_size)`; as before when this returns.
-            rows: the state of each row. A row without a choice leaves its state as it is.
-            maxima: `(len(rows), blocks)`, see `MaximaPort`; with them rows need not be read again. As before, too.
+            logits: `(len(rows), vocab_size)`; changed meanwhile, and restored when this returns.
+            rows: the state of each row. The state of a row without a choice does not change.
+            maxima: `(len(rows), blocks)`, see `MaximaPort`: saves reading whole rows again. Restored like `logits`.
         """
         if logits is not self._usual:
             assert logits.shape == (len(rows), self._vocabulary.size), "one row of logits per state"
@@ -206,19 +206,19 @@ class Sampler:
             self._usual = logits
         if self._kernels is not None:
             return self._choose_together(self._kernels, logits, rows, maxima)
-        # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
+        # Row by row, not all maxima first: a wide row is then still in the CPU cache for the later stages.
         return [self._choose(row, state) for row, state in zip(logits, rows, strict=True)]
 
     def guess(self, logits: NDArray[np.float32], rows: Sequence[RowState], aheads: Sequence[int]) -> list[int]:
-        """What requests are likely to choose, by the logits of a model that drafts and their own random numbers.
+        """Drafts a token for each request, from a draft model's logits and the request's own random numbers.
 
-        Two models that agree about the next token thus draw the same one. Requests that only numpy can choose for get
-        the most likely token, as do all if the model has another number of tokens. No state is changed.
+        Two models that agree about the next token thus draw the same one. A request that compiled code does not support
+        gets the most likely token, as do all if the draft model has another vocabulary size. No state is changed.
 
         Args:
-            logits: `(len(rows), tokens)`.
+            logits: `(len(rows), tokens)`, of the draft model.
             rows: the state of each row.
-            aheads: of each row, how many drafted tokens come before this one.
+            aheads: for each row, the number of drafted tokens before this one.
         """
         likely = logits.argmax(axis=1).tolist()
         if self._kernels is None or logits.shape[1] != self._vocabulary.size:
@@ -261,7 +261,7 @@ class Sampler:
         ]
 
     def _masks(self, rows: Sequence[RowState]) -> list[RowMask | None] | None:
-        """The tokens that each row may take, for compiled code; None for a row that may take all."""
+        """The mask of allowed tokens of each row, for compiled code; None for a row that may take all tokens."""
         if all(state.constraint is None for state in rows):
             return None
         return [None if state.compiled is None else self._mask_of(state.constraint) for state in rows]
@@ -280,7 +280,7 @@ class Sampler:
 
     def _choose(self, row: Row, state: RowState) -> Choice:
         largest = int(row.argmax())
-        # The largest of a row is NaN if any is, so this one number tells whether the whole row can be used.
+        # `argmax` finds a NaN if there is one, so this one number tells whether the whole row can be used.
         if not isfinite(row[largest]):
             return _NOTHING
         edits = [edit for edit in state.edits if not edit.is_idle]
@@ -312,9 +312,9 @@ class Sampler:
         return self._pick(possible, largest, state)
 
     def _possible(self, row: Row, constraint: Constraint) -> Row:
-        """The row in which forbidden tokens have no chance, as if the model gave them none.
+        """A copy of the row in which forbidden tokens have logit -inf, so that the truncation sees allowed tokens only.
 
-        The truncation then sees allowed tokens only. The row itself is returned where every token is allowed.
+        If every token is allowed, the row itself is returned.
         """
         self.num_constrained += 1
         forced = constraint.forced()
@@ -331,7 +331,7 @@ class Sampler:
         return masked
 
     def _pick_edited(self, row: Row, largest: int, edits: Sequence[Edit], state: RowState) -> int | None:
-        """Edits the few logits in their place and puts them back: a copy of a wide row costs more than all the rest."""
+        """Edits a few logits in place, picks, and restores them: copying a wide row costs more than all the rest."""
         token_ids = np.concatenate([edit.token_ids for edit in edits])
         before = row[token_ids]
         self._mark("sample")
@@ -346,7 +346,7 @@ class Sampler:
             row[token_ids] = before
 
     def _pick(self, row: Row, largest: int, state: RowState) -> int | None:
-        """From a row without NaN or +inf; `largest` is where its largest logit was before it was edited."""
+        """Picks from a row without NaN or +inf; `largest` is the index of its largest logit before it was edited."""
         if state.allowed is None:
             candidates = Candidates(self._all_token_ids, row)
             is_possible = isfinite(row[largest]) or isfinite(row.max())
@@ -361,7 +361,7 @@ class Sampler:
         return self._draw(candidates, draws, state) if state.reports_drawn else state.pick(candidates, draws)
 
     def _draw(self, candidates: Candidates, draws: Draws, state: RowState) -> int:
-        """Picks, and notes from what."""
+        """Picks a token, and keeps the log-probabilities of the candidates that it was drawn from."""
         left = drawn_from(state.pick, candidates)
         token_id = state.pick(candidates, draws)
         state.drawn = Choice(token_id, *drawn_logprobs(left, token_id, state.num_logprobs or 0))
@@ -378,7 +378,7 @@ class Sampler:
 
 
 class _Asked:
-    """What compiled code asks a constraint, with the time of its masks taken. See `AskedRow`."""
+    """Gives compiled code access to a constraint, and measures the time of its masks. See `AskedRow`."""
 
     __slots__ = ("_constraint", "_sampler", "allows")
 
@@ -395,14 +395,14 @@ class _Asked:
 
 
 def _only(token_id: int) -> NDArray[np.uint32]:
-    """The mask of one token."""
+    """A mask that allows one token only."""
     words = np.zeros(token_id // 32 + 1, dtype=np.uint32)
     words[-1] = 1 << token_id % 32
     return words
 
 
 def _banned_at_first(edits: tuple[Edit, ...]) -> set[int]:
-    """What the first token cannot be."""
+    """The tokens that are banned as the first token of the completion."""
     banned: set[int] = set()
     for edit in edits:
         if isinstance(edit, LogitBias):

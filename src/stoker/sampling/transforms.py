@@ -1,4 +1,4 @@
-"""The transforms that narrow or rescale one row's candidates: truncation, XTC and temperature.
+"""Sampling stages that narrow or rescale the candidates of one row: truncation (top-k, top-p, …), XTC, temperature.
 
 Each is a frozen value with one signature, `(candidates, draws) -> candidates`, and a `compile` that returns `None`
 where the parameters turn it off. Their order is decided in `sampler`. The semantics are those of llama.cpp
@@ -20,18 +20,18 @@ from stoker.sampling.draws import Draws, Purpose
 from stoker.sampling.exponential import exp_sum
 
 _FIRST_GUESS = 256
-"""Number of candidates that are sorted at first where the number that a probability mass takes is unknown."""
+"""Number of candidates to sort first, when the number that reaches a probability mass is not known."""
 
 
 class Transform(Protocol):
-    """Pure: the result depends on its arguments only, keeps the order of the candidates and is never empty."""
+    """One sampling stage. It is a pure function that keeps the order of the candidates; its result is never empty."""
 
     def __call__(self, candidates: Candidates, draws: Draws) -> Candidates: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TopNSigma:
-    """Keeps logits within `n` standard deviations of the largest (arXiv:2411.07641). -inf does not count."""
+    """Keeps logits within `n` standard deviations of the largest (arXiv:2411.07641). Logits of -inf are ignored."""
 
     n: float
 
@@ -62,7 +62,7 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class TypicalP:
-    """Keeps the tokens whose surprise is nearest to the entropy, up to a mass above `p` (arXiv:2202.00666)."""
+    """Keeps the tokens whose surprise is nearest to the entropy, up to a probability above `p` (arXiv:2202.00666)."""
 
     p: float
 
@@ -91,7 +91,7 @@ def _typical_positions(distance: NDArray[np.float64], probabilities: NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class TopP:
-    """Keeps the smallest set of most likely tokens whose mass reaches `p` (arXiv:1904.09751)."""
+    """Keeps the smallest set of most likely tokens whose total probability reaches `p` (arXiv:1904.09751)."""
 
     p: float
 
@@ -134,9 +134,9 @@ class MinP:
 
 @dataclass(frozen=True, slots=True)
 class XTC:
-    """Exclude top choices: now and then drops all tokens above `threshold` but the least likely of them.
+    """Exclude top choices: with `probability`, drops all tokens above `threshold` except the least likely of them.
 
-    Off if either number is 0, or if the threshold is above 0.5, where at most one token can reach it.
+    It is off if either number is 0, or if the threshold is above 0.5, which at most one token can reach.
     Source: https://github.com/oobabooga/text-generation-webui/pull/6335
     """
 
@@ -160,10 +160,10 @@ class XTC:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Divides the logits. With `spread`, by temperature ± spread, depending on how flat the distribution is.
+    """Divides the logits by the temperature; with `spread`, by a dynamic one in temperature ± spread.
 
-    The dynamic form maps the entropy, relative to that of equally likely candidates, to the power of `exponent`, onto
-    the range. Source of the dynamic form: https://github.com/ggml-org/llama.cpp/pull/4972
+    The dynamic temperature rises with the entropy relative to that of equally likely candidates: the ratio, to the
+    power of `exponent`, selects a point in the range. Source: https://github.com/ggml-org/llama.cpp/pull/4972
     """
 
     temperature: float
@@ -184,7 +184,7 @@ class Temperature:
         temperature = self._dynamic(shifted) if self.spread else self.temperature
         if temperature <= 0:
             return candidates.keep(slice(int(shifted.argmax()), int(shifted.argmax()) + 1))
-        # Dividing what was shifted cannot overflow to NaN, however small the temperature.
+        # Logits shifted to at most 0 cannot become NaN by division, however small the temperature is.
         shifted /= temperature
         return Candidates(candidates.token_ids, shifted, candidates.is_sorted)
 
