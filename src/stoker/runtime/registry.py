@@ -77,7 +77,7 @@ class Registry:
             self._add(spec)
 
     def adopt(self, served: ServedModel) -> None:
-        """Adds a runtime that the caller has made. The registry starts and closes it; until then it stays loaded."""
+        """Adds a runtime that the caller has made. It is started with the registry, and stays loaded until `close`."""
         spec = ModelSpec(names=served.names, make=lambda _plan: served.runtime, is_pinned=True)
         entry = self._add(spec)
         entry.metrics = served.metrics
