@@ -74,7 +74,6 @@ def within_kv_share(needs: MemoryNeeds, config: EngineConfig, share_mib: int) ->
 
     Raises:
         ConfigError: the configured sizes do not fit into the share, or not even one token does.
-
     """
     if not needs.kv_bytes_per_token:
         return needs

@@ -77,7 +77,6 @@ async def _start(
         telling.cancel()
         if not is_started:
             await runtime.close()  # comes first: any later `await` may be cancelled
-
         await asyncio.wait([telling])
     return runtime
 
