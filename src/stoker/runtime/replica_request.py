@@ -76,8 +76,10 @@ class ReplicaRequest:
     async def followed(
         self, events: AsyncGenerator[Accepted | Output, None]
     ) -> AsyncGenerator[Accepted | Output, None]:
-        """The events of the request at a replica, each to be given to `passes`. Ends early if the request is recalled,
-        which is possible only before the first output."""
+        """The events of the request at a replica, each to be given to `passes`; ends early if the request is recalled.
+
+        A recall is possible only before the first output.
+        """
         while not self.has_begun:
             event = await self._next(events)
             if event is None:

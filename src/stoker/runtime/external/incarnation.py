@@ -126,8 +126,7 @@ class Incarnation:
         return ModelNotLoaded(program.foreign_cpu)
 
     async def _is_healthy(self) -> bool:
-        """Whether the server passes a health check. Returns at once if the process ends: another program may have the
-        port, and never answer."""
+        """Whether the server is healthy. Returns at once if the process ends: another program may hold the port."""
         probe = asyncio.ensure_future(self.client.get("/health", PROBE_S))
         try:
             await asyncio.wait([probe, self.process.exited], return_when=asyncio.FIRST_COMPLETED)

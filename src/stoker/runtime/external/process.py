@@ -29,8 +29,9 @@ _MAX_WORDS = 800
 
 
 class ServerProcess:
-    """A server process that dies with this process, even if this one is killed. Belongs to the running event loop, on
-    whose thread it is started.
+    """A server process that dies with this process, even if this one is killed.
+
+    Belongs to the running event loop, on whose thread it is started.
 
     Args:
         command: the program and its arguments.
