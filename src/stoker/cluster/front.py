@@ -33,7 +33,7 @@ class Front:
     """One front. Its application is `front_app`, which Ray Serve makes on the node where the front runs."""
 
     def __init__(self, cluster: ClusterConfig, *engines: Any) -> None:
-        """Args: `engines` are the handles that make Serve deploy the engines first; each front gets its own."""
+        """Does nothing: the handles `engines` make Ray Serve deploy the engines first; `front_app` gets its own."""
 
     async def drain(self) -> None:
         """Prepares the shutdown: streams that still run after `drain_s` seconds end with an error event."""

@@ -193,7 +193,7 @@ class Session:
             task.cancel()
 
     async def _generate(self, submit: Submit, before: asyncio.Task[None] | None) -> None:
-        """Args: `before` is an aborted request with the same id; the new one waits for its end."""
+        """Runs a request. `before` is an aborted request with the same id, whose end it first waits for."""
         if before is not None:
             await asyncio.wait([before])
         self._costs[submit.request_id] = Work.of(submit, Beginning((), size_of(submit.prompt)), 0)

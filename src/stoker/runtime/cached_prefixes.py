@@ -28,7 +28,7 @@ from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime.routing import BLOCK_TOKENS, Affinity, Beginning
 
 GRACE_S = 3.0
-"""Seconds for which a prompt counts as cached after its request has ended; by then, the engine has reported its blocks."""
+"""Seconds for which a prompt counts as cached after its request has ended. By then, the engine reports its blocks."""
 HEARD_S = 15.0
 """Seconds for which a prompt that another process sent counts as cached."""
 MAX_TEXTS = 65_536

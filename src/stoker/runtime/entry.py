@@ -171,7 +171,7 @@ class ModelEntry:
         self._is_ordered = True
 
     def become(self, spec: ModelSpec) -> None:
-        """Replaces the specification of a model that is not loaded. If the new one fails to load, the former returns.
+        """Replaces the specification of a model that is not loaded. If loading fails, the former one is restored.
 
         Raises:
             ModelNotLoaded: the model is being loaded or measured.

@@ -76,7 +76,7 @@ async def _start(
     finally:
         telling.cancel()
         if not is_started:
-            await runtime.close()  # comes first: any later `await` may be cancelled
+            await runtime.close()  # first, because any later `await` may be cancelled
         await asyncio.wait([telling])
     return runtime
 

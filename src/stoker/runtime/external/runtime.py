@@ -305,7 +305,7 @@ class ExternalRuntime:
     def _heartbeat(self, serving: _Serving) -> EngineStats:
         answers = serving.answers
         return EngineStats(
-            num_steps=0,  # only the server knows it
+            num_steps=0,  # known only to the server
             num_running=serving.queue.num_running,
             num_waiting=serving.queue.num_waiting,
             kv_used=sum(answers.held.values()),
