@@ -1,4 +1,4 @@
-"""Models whose replicas run on many machines, on Ray Serve. The only room that imports Ray."""
+"""Serves models whose replicas run on several machines, with Ray Serve. Only this package imports Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in an actor: to the standard error of its process, which Ray keeps in one file per process."""
+"""Logging in a Ray actor: to the standard error of its process, which Ray writes to one file per process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def log_to_stderr() -> None:
-    """Starts logging, from level info. Calling it again changes nothing."""
+    """Starts logging from level INFO on. Calling it again has no effect."""
     ours = logging.getLogger("stoker")
     if not ours.handlers:
         handler = logging.StreamHandler(sys.stderr)

@@ -13,14 +13,14 @@ from stoker.cluster.front import Front, front_app
 from stoker.cluster.untyped import serve
 
 _UNLIMITED = 100_000
-"""Serve queues nothing: each engine's own queue decides, because it knows priorities and clients."""
+"""Ray Serve queues no requests: each engine has its own queue, which knows priorities and clients."""
 _ROUTER: Any = "stoker.cluster.router:DirectedRouter"
 _HEALTH_PERIOD_S = 5.0
 _HEALTH_TIMEOUT_S = 10.0
 
 
 def build(args: dict[str, Any]) -> Any:
-    """The `Application` that `serve run`, `serve build` and `serve deploy` make of a configuration file.
+    """The `Application` that `serve run`, `serve build` and `serve deploy` build from a configuration file.
 
     Args:
         args: the fields of `ClusterConfig`.
@@ -32,7 +32,7 @@ def build(args: dict[str, Any]) -> Any:
 
 
 def application(cluster: ClusterConfig) -> Any:
-    """The fronts and the engines of a cluster.
+    """The Ray Serve application of a cluster: its fronts and its engines.
 
     Raises:
         ConfigError: a value cannot be used.
@@ -59,7 +59,7 @@ def _engine(spec: EngineSpec) -> Any:
     if replicas.max_replicas > replicas.min_replicas:
         count = {"autoscaling_config": _autoscaling(spec)}
     if threads is None:
-        count["max_replicas_per_node"] = 1  # each takes all the cores of its node
+        count["max_replicas_per_node"] = 1  # each replica takes all cores of its node
     return serve.deployment(
         Engine,
         name=spec.deployment,
@@ -77,7 +77,7 @@ def _autoscaling(spec: EngineSpec) -> AutoscalingConfig:
     replicas = spec.cluster.load().replicas
     return AutoscalingConfig(
         min_replicas=replicas.min_replicas,
-        initial_replicas=max(1, replicas.min_replicas),  # fronts ask it what the model is
+        initial_replicas=max(1, replicas.min_replicas),  # fronts get the model's card from the first replica
         max_replicas=replicas.max_replicas,
         upscale_delay_s=replicas.scale_hold_s,
         downscale_delay_s=replicas.scale_cooldown_s,

@@ -1,6 +1,7 @@
-"""What a cluster serves, as the values that Ray Serve's configuration files hold. It knows nothing of Ray.
+"""The configuration of a cluster, as plain values for Ray Serve's configuration files. It knows nothing of Ray.
 
-The settings are those of `stoker serve`, by key. Every actor makes its part of them; nothing else crosses over.
+The settings are those of `stoker serve`, by key. Only these values are sent to other nodes: every Ray actor makes its
+own objects from them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from stoker.runtime.model_spec import ModelSpec
 
 LONGEST_S = 600
-"""Time that running answers have when their replica or their front is replaced: by an update, or by fewer replicas."""
+"""Seconds that running answers get to finish when their replica or front is removed, by an update or by scaling."""
 ENVIRONMENT: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -38,21 +39,21 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 """Environment of every Ray process, on every node, before it starts. Variables that are set already stay.
 
-Ray gives its workers a niceness of 15. Beside a few busy processes, they would then hardly run.
+By default, Ray gives its workers a niceness of 15, with which they hardly run beside a few busy processes.
 """
 _SECRETS = ("api_key", "admin_key")
 _MAX_FRONTS = 64
 _PORT = 8000
-"""Port of a deployed application, as Ray Serve has it."""
+"""Default port of a deployed application, as in Ray Serve."""
 _OF_FRONTS = frozenset({"alias", "api_key", "admin_key", "replicas", "pin", "keep_alive"})
 """Settings that replicas do not need."""
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that is deployed. Plain values: it is written to YAML and read from there.
+    """All that a deployment consists of, as plain values that are written to YAML and read from it.
 
     Raises:
-        ConfigError: a value is outside its range, or a setting cannot be had in a cluster.
+        ConfigError: a value is outside its range, or a setting is not available in a cluster.
     """
 
     models: list[str] = []
@@ -60,7 +61,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     settings: dict[str, Any] = {}
     """Settings by key, as in Stoker's configuration file, without its sections."""
     fronts: int = 1
-    """Processes that speak HTTP; each is one core's worth of tokens."""
+    """Number of processes that serve HTTP; each can pass on as many tokens as one CPU core can handle."""
     kv_events: bool = False
     """Replicas publish which blocks of KV they hold, for routers of other projects."""
     name: str = "stoker"
@@ -75,20 +76,20 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @classmethod
     def of(cls, config: Config, models: list[str], fronts: int, *, kv_events: bool = False) -> ClusterConfig:
-        """All settings that were given explicitly, to be sent to other machines."""
+        """A cluster configuration with all settings that were given explicitly, to be sent to other machines."""
         given = {each.key: msgspec.to_builtins(each.value) for each in config.settings if each.origin != "default"}
         return cls(models=models, settings=given, fronts=fronts, kv_events=kv_events)
 
     def load(self) -> Config:
-        """The settings, whatever this machine's environment and files say.
+        """The settings as an object. This machine's environment and configuration files are ignored.
 
         Raises:
-            ConfigError: a key or a value that cannot be used.
+            ConfigError: a key or a value cannot be used.
         """
         return _loaded(self.settings)
 
     def of_fronts(self) -> Config:
-        """The settings of one front. One of several keeps no responses: the next request may meet another front."""
+        """The settings of one front. One of several fronts stores no responses: the next request may go to another."""
         config = self.load()
         if self.fronts == 1:
             return config
@@ -98,7 +99,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """One spec for each model.
 
         Raises:
-            ConfigError: no model is named, or two have one name.
+            ConfigError: no model is named, or two models have the same name.
         """
         config = self.load()
         named = named_models(config, self.models)
@@ -115,7 +116,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return found
 
     def check_kv_type(self) -> None:
-        """Checks that KV means the same on all machines, whose CPUs may differ.
+        """Checks that the KV cache type is the same on all machines; the default depends on the CPU.
 
         Raises:
             ConfigError: the settings do not choose a KV cache type.
@@ -134,7 +135,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Every node listens on the `host` and `port` of the settings, by default on port 8000 of all its addresses.
 
         Raises:
-            ConfigError: it would contain a key, or be open to all; or a value cannot be used.
+            ConfigError: the document would contain an API key, or the server would need none; or a value is unusable.
         """
         config = self.load()
         for name in _SECRETS:
@@ -166,10 +167,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """One model of a cluster."""
+    """One model of a cluster, from which its Ray Serve deployment of engines is made."""
 
     deployment: str
-    """Name of its deployment in Ray Serve."""
+    """Name of the model's deployment in Ray Serve."""
     names: tuple[str, ...]
     """Names of the model: the first one is its id, the others are aliases."""
     cluster: ClusterConfig
@@ -177,7 +178,7 @@ class EngineSpec:
     """The model as the command line named it."""
 
     def config(self) -> Config:
-        """The settings of one replica."""
+        """The settings of one replica: without those of fronts only, and without those of other models."""
         settings = {key: value for key, value in self.cluster.settings.items() if key not in _OF_FRONTS}
         tables = settings.pop("models", {})
         if self.model in tables:
@@ -185,7 +186,7 @@ class EngineSpec:
         return _loaded(settings)
 
     def model_spec(self) -> ModelSpec:
-        """The spec by which one replica is loaded, for the calling machine.
+        """The specification by which a replica is loaded on the calling machine.
 
         Raises:
             StokerError: see `create_replica`.
@@ -196,7 +197,7 @@ class EngineSpec:
 
 @cache
 def _defaults() -> Mapping[str, Any]:
-    """The value of each setting that is not given, in the form in which it is sent."""
+    """The default of each setting, in the form in which settings are sent."""
     return {each.key: _plain(msgspec.to_builtins(each.value)) for each in _loaded({}).settings}
 
 

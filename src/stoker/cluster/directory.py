@@ -1,6 +1,6 @@
-"""The replicas of each engine deployment that this process knows. Written by the router, read by fleets.
+"""The directory of running replicas of each engine deployment, in this process. Routers write it; fleets read it.
 
-It lies in a module of its own because Ray sends the class of a router by value: each copy finds this one.
+It has a module of its own because Ray pickles the router's class by value: all copies must use the same directory.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 
 
 class Directory:
-    """Belongs to one event loop."""
+    """The replicas and open connections that this process knows. Routers write to it; fleets and links use it."""
 
     def __init__(self) -> None:
         self._present: dict[str, frozenset[str]] = {}
         self._connected: dict[str, int] = {}
         """Number of open connections by replica."""
         self._on_release: dict[str, Callable[[], object]] = {}
-        """By deployment."""
+        """Callback of each deployment, see `listen`."""
 
     def note(self, deployment: str, replica_ids: Collection[str]) -> None:
         """Notes which replicas of a deployment run now."""
@@ -32,18 +32,18 @@ class Directory:
         return {deployment: len(ids) for deployment, ids in self._present.items()}
 
     def listen(self, deployment: str, on_release: Callable[[], object]) -> None:
-        """Calls `on_release` when the last connection to any replica is closed. Only the newest of a deployment counts.
+        """Calls `on_release` whenever the last connection to some replica is closed.
 
-        A router says so: there is one for each deployment.
+        A deployment has one callback, that of its router: a later one replaces it.
         """
         self._on_release[deployment] = on_release
 
     def hold(self, replica_id: str) -> None:
-        """Whether there is a connection to the replica: it can then get messages even if it gets no new requests."""
+        """Notes a connection to the replica, which keeps it reachable even if it gets no new requests."""
         self._connected[replica_id] = self._connected.get(replica_id, 0) + 1
 
     def release(self, replica_id: str) -> None:
-        """The connection is closed."""
+        """Notes that a connection to the replica is closed."""
         self._connected[replica_id] -= 1
         if not self._connected[replica_id]:
             del self._connected[replica_id]
@@ -51,7 +51,7 @@ class Directory:
                 on_release()
 
     def is_held(self, replica_id: str) -> bool:
-        """A connection to it is open."""
+        """Whether a connection to the replica is open."""
         return replica_id in self._connected
 
 

@@ -10,7 +10,7 @@ from stoker.errors import ConfigError
 
 
 def as_yaml(document: dict[str, Any]) -> str:
-    """The configuration as YAML, for people and for `serve deploy`.
+    """The configuration as YAML, for display and for `serve deploy`.
 
     Raises:
         ConfigError: PyYAML, which comes with Ray, is not installed.

@@ -1,4 +1,4 @@
-"""The deployment whose replicas each own the runtime of one model, and let fronts connect to it."""
+"""The Ray Serve deployment of engines: each replica owns the runtime of one model, to which fronts connect."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from stoker.runtime.block_follower import BlockFollower
 logger = logging.getLogger(__name__)
 
 _UNKNOWN_S = 5.0
-"""Time by which the first orders of a front may precede its connection."""
+"""Seconds by which the first orders of a front may precede its connection."""
 
 
 class Engine:
-    """One replica. Its engine process is supervised by itself: Serve replaces the replica only if that is of no use."""
+    """One replica. It supervises its engine process; Ray Serve replaces the replica only if that fails for good."""
 
     async def __init__(self, spec: EngineSpec) -> None:
         from stoker.runtime.starting import started
@@ -41,11 +41,11 @@ class Engine:
             self._blocks.listen(self._events.publish)
 
     async def connect(self, session_id: str, to: str) -> AsyncGenerator[bytes, None]:
-        """The reports to a front, until it leaves.
+        """Encoded lists of reports to a front, until the front leaves.
 
         Args:
-            session_id: chosen by the front.
-            to: this replica; for the router.
+            session_id: id of the session, chosen by the front.
+            to: id of this replica, which the router reads.
         """
         endpoint = "" if self._events is None else self._events.endpoint
         session = Session(self._runtime, self._node, lambda: self._others(session_id), self._blocks, endpoint)
@@ -60,7 +60,7 @@ class Engine:
             del self._sessions[session_id]
 
     async def tell(self, session_id: str, orders: bytes, to: str) -> bool:
-        """Orders of a front. False: it is not connected (any more)."""
+        """Carries out encoded orders of a front. False = the front is not connected (any more)."""
         if session_id not in self._sessions and not await self._connects(session_id):
             return False
         self._sessions[session_id].obey(decode_orders(orders))
@@ -78,13 +78,13 @@ class Engine:
         return [session for name, session in self._sessions.items() if name != session_id]
 
     async def check_health(self) -> None:
-        """Called by Serve. An engine that is being restarted is healthy: its supervisor is quicker than Serve."""
+        """Called by Ray Serve. An engine that is restarting counts as healthy: its supervisor is faster than Serve."""
         health: Health = self._runtime.health()
         if health.state in ("failed", "closed"):
             raise RuntimeError(f"the engine is {health.state}: {health.last_error}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Called by Serve: the statistics that decide the number of replicas."""
+        """Called by Ray Serve: the statistics that decide the number of replicas, see `scaling`."""
         beat, card = self._runtime.health().heartbeat, self._runtime.card
         num_open = 0 if beat is None else beat.num_running + beat.num_waiting
         return {"open_requests": num_open, "places": card.parallel}

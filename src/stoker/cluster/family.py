@@ -1,4 +1,4 @@
-"""The processes that descend from this one, as Linux lists them: Ray leaves some behind when it is shut down."""
+"""Finds and ends descendants of this process, on Linux: Ray leaves some behind when it is shut down."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 _POLL_S = 0.05
 _NONE = 0
-"""A signal that changes nothing."""
+"""Signal 0, which has no effect."""
 
 
 class Member(NamedTuple):
-    """A process. Its number may be given to another one later, which then starts at another time."""
+    """A process, identified by its id and start time: the kernel may later give the id to another process."""
 
     pid: int
     started: int
 
 
 def descendants() -> list[Member]:
-    """All processes below this one."""
+    """All descendants of this process: children, grandchildren and so on."""
     parents = {member: parent for member, parent, _ in _processes()}
     found, known = list[Member](), {os.getpid()}
     while below := [member for member, parent in parents.items() if parent in known and member.pid not in known]:
@@ -33,11 +33,11 @@ def descendants() -> list[Member]:
 
 
 def end(family: list[Member], wait_s: float) -> None:
-    """Returns when none of these runs any more: they may end by themselves, are then asked to, and at last killed.
+    """Ends processes: waits for them to end by themselves, then sends SIGTERM and waits, then SIGKILL and waits.
 
     Args:
-        family: the processes, which need not descend from this one any more.
-        wait_s: the time for each of the first two.
+        family: the processes, which need not be descendants of this one any more.
+        wait_s: maximum seconds to wait in each stage.
     """
     for number in (_NONE, signal.SIGTERM, signal.SIGKILL):
         for member in _running(family):
@@ -56,10 +56,10 @@ def _running(family: list[Member]) -> list[Member]:
 
 
 def _processes() -> Iterator[tuple[Member, int, str]]:
-    """Each process with its parent's number and its state."""
+    """All processes, each with its parent's id and its state."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             with suppress(OSError):
-                # What stands in parentheses, the name, may hold spaces and parentheses itself.
+                # The process name, in parentheses, may itself contain spaces and parentheses.
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 yield Member(int(folder.name), int(fields[19])), int(fields[1]), fields[0]

@@ -1,14 +1,14 @@
-"""The replicas of a model that the cluster says there are: each is connected to, drained when it leaves, and let go.
+"""The fleet of a model in a cluster: connects to each replica that the cluster lists, and drains those that leave.
 
 ```
-   is there           connected              is there no more        last request ended
+   listed             connected              no longer listed        last request ended
   ──────────► loading ──────────► serving ─────────────────► draining ────────────────► closed
                  │ refused            │ lost                                                ▲
                  └────────────────────┴─────────────────────────────────────────────────────┘
 ```
 
-A lost replica that is still present is connected again. The number of replicas and their nodes are decided elsewhere:
-where there may be none, a request of an idle model has the cluster asked for one, and waits.
+A lost replica that the cluster still lists is connected again. Ray Serve decides the number of replicas and their
+nodes. If a model is scaled to zero, a request makes the fleet ask the cluster for a replica, and waits for it.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """What happens to requests of a model without a replica."""
+    """How requests of a model that is scaled to zero get a replica."""
 
     wake: Callable[[], Awaitable[None]]
     """Asks the cluster for a replica. Returns when there is one, or earlier; may be cancelled."""
     wait_s: float
-    """Maximum time for which a request waits for a replica."""
+    """Maximum time for which a request waits for a replica, in seconds."""
     max_waiting: int
-    """Maximum number of requests that wait."""
+    """Maximum number of requests that wait for a replica."""
 
 
 class ClusterFleet:
-    """The `Fleet` of a cluster. Belongs to one event loop.
+    """The `Fleet` of one model in a cluster, as one front sees it. Belongs to one event loop.
 
     Args:
-        present: the ids of the replicas that are there now.
-        connect: makes the runtime of one, not started.
-        start_s: how long `start` waits for the first one.
-        idle: if the cluster may have no replica of an idle model.
+        present: returns the ids of the replicas that run now.
+        connect: makes the runtime of a replica by its id, without starting it.
+        start_s: seconds that `start` waits for the first replica.
+        idle: how to get a replica of an idle model; None = the model always has one.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class ClusterFleet:
         self._ids: dict[Replica, str] = {}
         self._connecting: set[asyncio.Task[None]] = set()
         self._others: set[str] = set()
-        """Replicas that serve another model."""
+        """Ids of replicas that serve another model, and get no requests."""
         self._on_checked: Callable[[], None] = lambda: None
         self._serves = asyncio.Event()
-        """Set while a replica gets requests."""
+        """Set while any replica gets requests."""
         self._checking: asyncio.Task[None] | None = None
 
     def listen(self, on_checked: Callable[[], None]) -> None:
@@ -87,10 +87,10 @@ class ClusterFleet:
         self._on_checked = on_checked
 
     async def start(self) -> None:
-        """Returns when one replica can be asked.
+        """Returns when a replica can be asked.
 
         Raises:
-            ModelNotLoaded: none came in time.
+            ModelNotLoaded: no replica was ready in time.
         """
         self._checking = asyncio.create_task(self._keep_checking(), name="stoker-cluster-fleet")
         try:
@@ -127,7 +127,7 @@ class ClusterFleet:
 
     def check(self) -> None:
         """Connects to new replicas, and drops those that have left."""
-        self.members.health()  # what was counted so far is noted before it may go
+        self.members.health()  # notes the counters of each replica, which are lost when it is gone
         present = set(self._present())
         for replica in list(self._ids):
             self._look_at(replica, present)
@@ -137,9 +137,9 @@ class ClusterFleet:
         self._on_checked()
 
     async def close(self) -> None:
-        """Disconnects from all. Calling it twice is allowed."""
+        """Disconnects from all replicas. Calling it twice is allowed."""
         self.members.mark_closed()
-        self._serves.set()  # who waits for a replica hears that there will be none
+        self._serves.set()  # ends the wait of requests, which then fail
         tasks = [task for task in (self._checking, self._waking, *self._connecting) if task is not None]
         for task in tasks:
             task.cancel()
@@ -164,7 +164,7 @@ class ClusterFleet:
             self._let_go(replica)
 
     def _is_last(self, replica: Replica, present: set[str]) -> bool:
-        """Its successors are there and not connected yet. The replica answers until then: it has time to end."""
+        """Whether no other replica can answer yet, but one is on its way: a leaving replica answers until then."""
         others = [other for other in self.members.replicas if other is not replica]
         is_succeeded = bool(self._unconnected(present)) or any(other.phase is Phase.LOADING for other in others)
         return is_succeeded and not any(other.can_answer for other in others)
@@ -207,7 +207,7 @@ class ClusterFleet:
             self.members.remove(replica)
 
     async def _keep_waking(self, idle: Idle) -> None:
-        """Asks for a replica until it is there. A call may end early: it met a replica that is about to leave."""
+        """Asks for a replica until there is one. A call may end early, if it reaches a replica that is about to go."""
         while True:
             if not self._present():
                 await idle.wake()
@@ -220,7 +220,7 @@ class ClusterFleet:
 
 
 class _Prefixes:
-    """What one replica says about its cache, and about other fronts. See `CacheListener`."""
+    """Passes one replica's reports on to the fleet's `CachedPrefixes`. See `CacheListener`."""
 
     def __init__(self, prefixes: CachedPrefixes, number: int) -> None:
         self._prefixes = prefixes

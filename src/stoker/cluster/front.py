@@ -1,4 +1,4 @@
-"""The deployment that speaks HTTP: the server's own application over models whose replicas are elsewhere."""
+"""The Ray Serve deployment of fronts, which serve HTTP: the application of `stoker serve`, with models in replicas."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ logger = logging.getLogger(__name__)
 
 
 class Front:
-    """One replica of the entrance. Its application is `front_app`, which Serve makes where the replica runs."""
+    """One front. Its application is `front_app`, which Ray Serve makes on the node where the front runs."""
 
     def __init__(self, cluster: ClusterConfig, *engines: Any) -> None:
-        """Args: `engines` are the handles that make Serve deploy the engines first; each front gets its own."""
+        """Does nothing: the handles `engines` make Ray Serve deploy the engines first; `front_app` gets its own."""
 
     async def drain(self) -> None:
-        """Prepares the end: streams that still run after `drain_s` end with an error event instead of a cut line."""
+        """Prepares the shutdown: streams that still run after `drain_s` seconds end with an error event."""
         for life in _LIVES:
             life.drain()
 
     async def counts(self) -> bytes:
-        """What this front has counted, see `FrontCounts.told`."""
+        """This front's metrics, see `FrontCounts.told`."""
         return _LIVES[0].counts.told()
 
 
 def front_app(cluster: ClusterConfig) -> Callable[[], ASGIApp]:
-    """Makes the application of one front, on the machine where it runs."""
+    """A function that makes the ASGI application of a front, on the node where it runs."""
 
     def make() -> ASGIApp:
         from stoker.server.transport.app import create_app
@@ -72,13 +72,13 @@ def _own_name(cluster: ClusterConfig) -> str:
 
 
 async def _all_counts(fronts: Any) -> list[bytes]:
-    """Asks all fronts.
+    """The metrics of all fronts.
 
     Args:
-        fronts: the handle of their deployment. It must be kept: a new one knows no front yet.
+        fronts: the handle of the fronts' deployment. The caller keeps it, because a new handle knows no front yet.
 
     Raises:
-        RuntimeError: Ray cannot ask them.
+        RuntimeError: Ray cannot reach the fronts.
     """
     try:
         return await fronts.broadcast("counts").results_async()
@@ -100,13 +100,13 @@ def _runtime(spec: EngineSpec, handle: Any, volatile: VolatileHeaders) -> Replic
 
 
 _READY_S = 300.0
-"""Time in which the models of a new front become ready. Afterwards the front answers requests with status 503."""
+"""Seconds that a new front waits for its models. Afterwards it takes requests, and answers them with status 503."""
 _LIVES: list[_Life] = []
-"""Of this process."""
+"""The lives of the fronts in this process."""
 
 
 class _Life:
-    """The life of one front's models. Serve gives requests to the front when they are ready, or after `_READY_S`."""
+    """Starts and ends one front's models. Serve sends requests when the models are ready, or after `_READY_S`."""
 
     def __init__(self, registry: Registry, handles: list[Any], drain_s: float, counts: FrontCounts) -> None:
         self._registry = registry
@@ -125,11 +125,11 @@ class _Life:
 
     def drain(self) -> None:
         self.stop.set()
-        self._registry.events.close()  # a client that follows the events waits for no answer
+        self._registry.events.close()  # ends the streams of clients that follow events
         self._tasks.append(asyncio.ensure_future(self._cut_off()))
 
     async def end(self) -> None:
-        """Ends the front after Serve drained it, or after Serve's timeout."""
+        """Ends the front; Ray Serve calls this when the front is drained, or after Serve's timeout."""
         _LIVES.remove(self)
         self.stop.set()
         for task in self._tasks:
@@ -150,7 +150,7 @@ class _Life:
 
 
 class _WithLife:
-    """Handles ASGI's lifespan, by which Serve starts and stops an application; `stoker serve` works otherwise."""
+    """Adds ASGI's lifespan, by which Ray Serve starts and stops an application. `stoker serve` does not use it."""
 
     def __init__(self, app: ASGIApp, life: _Life) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What the other fronts have counted, asked when one of them is scraped. It renders nothing."""
+"""Collects the metrics of all fronts when Prometheus scrapes one of them. It renders nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stoker.server.observe.response_counts import ResponseCounts
 logger = logging.getLogger(__name__)
 
 ASK_S = 2.0
-"""Time for the answers of all fronts. A front that says nothing in it is missing in the scrape."""
+"""Seconds that the answers of all fronts may take; else the scrape has no metrics of other fronts."""
 FRESH_S = 1.0
-"""Time for which answers are used again: the call goes to every front, however often clients scrape."""
+"""Seconds for which answers are reused, because each call goes to every front, however often clients scrape."""
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True):
-    """What one front has counted."""
+    """The metrics of one front, as it sends them to others."""
 
     front: str
     samples: list[RequestSample]
@@ -33,12 +33,12 @@ _decode = msgspec.msgpack.Decoder(Counted).decode
 
 
 class FrontCounts:
-    """Of one front. Belongs to one event loop.
+    """The metrics of one front, with access to those of the others. Belongs to one event loop.
 
     Args:
         own: the name of this front.
-        registry: its models.
-        ask_all: asks every front, this one included, for what `told` says there.
+        registry: this front's models.
+        ask_all: returns what `told` returns on every front, including this one.
         clock: seconds; only differences count.
     """
 
@@ -58,7 +58,7 @@ class FrontCounts:
         self._asked_at = 0.0
 
     def told(self) -> bytes:
-        """What this front has counted so far."""
+        """This front's metrics, encoded for other fronts."""
         return _encode(Counted(self.fronts.own, request_samples(self._registry.statuses(), self.responses)))
 
     async def _others(self) -> Mapping[str, Sequence[RequestSample]]:

@@ -1,4 +1,4 @@
-"""Publishes which blocks of KV an engine holds, in the form of vLLM's KV events, which routers of other projects read.
+"""Publishes the KV cache blocks of an engine in the format of vLLM's KV events, which routers of other projects read.
 
 ```
 PUB      "" | number, 8 bytes | [time, [event, …], 0]        one message for each change, numbered from 0
@@ -6,7 +6,7 @@ ROUTER   a number, 8 bytes  ──►  every message from that number on that is
 ```
 
 Messages are msgpack arrays, blocks have 32 tokens, and their hashes are unsigned numbers of 64 bits. The KV pool is
-the medium `GPU`, memory behind it `CPU`.
+the medium `GPU`; the memory tier, to which blocks are evicted from the pool, is `CPU`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from stoker.engine.question_messages import BlocksHeld
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 10_000
-"""Messages that are kept for subscribers that missed some."""
+"""Maximum number of messages that are kept for subscribers that missed some."""
 _MEDIUM = {POOL: "GPU", MEMORY: "CPU"}
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
 class BlockStored(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Field by field as vLLM has it."""
+    """Blocks were stored. The fields and their order are those of vLLM."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -47,21 +47,21 @@ class BlockStored(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Field by field as vLLM has it."""
+    """Blocks were removed. The fields and their order are those of vLLM."""
 
     block_hashes: list[int]
     medium: str
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Nothing is held."""
+    """All blocks were removed."""
 
 
 Event: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class _Block(NamedTuple):
-    """What routers must know of a block, which an engine says only while the block is in the pool."""
+    """What an event says about a block. The engine reports this only while the block is in the KV pool."""
 
     depth: int
     parent: int | None
@@ -70,16 +70,16 @@ class _Block(NamedTuple):
 
 
 class Translator:
-    """Turns the answers of one engine, in their order, into events.
+    """Translates the answers of one engine, in their order, into events.
 
-    Left out are blocks with rows of images, what follows them, and blocks in memory that were never in the pool, as
-    those that came from a folder.
+    It leaves out blocks with embeddings of images, blocks after those, and blocks in memory that were never in the
+    pool, such as those loaded from a folder.
     """
 
     def __init__(self) -> None:
         self._told: dict[str, set[int]] = {POOL: set(), MEMORY: set()}
         self._blocks: dict[int, _Block] = {}
-        """Every block that is told."""
+        """All blocks that were published as stored."""
 
     def events(self, answer: BlocksHeld) -> list[Event]:
         """The events of one answer. Blocks of the pool must come with their tokens."""
@@ -131,10 +131,10 @@ class Translator:
 
 
 class KVEventPublisher:
-    """Two sockets on free ports. Belongs to one event loop.
+    """Publishes one engine's events on two sockets with free ports. Belongs to one event loop.
 
     Args:
-        host: the address on which they listen.
+        host: the address on which the sockets listen.
         clock: Unix time in seconds.
     """
 
@@ -153,7 +153,7 @@ class KVEventPublisher:
         self._replaying = asyncio.create_task(self._keep_replaying(), name="stoker-kv-events")
 
     def publish(self, answer: BlocksHeld) -> None:
-        """Sends an answer. A subscriber that lags misses messages: it sees a gap in the numbers, and can ask again."""
+        """Publishes an answer. A slow subscriber misses messages, sees a gap in the numbers, and can ask for them."""
         events = self._translator.events(answer)
         if not events:
             return

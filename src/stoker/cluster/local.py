@@ -1,4 +1,4 @@
-"""A cluster that one command starts or joins, serves on, and leaves as it was before."""
+"""`stoker cluster serve`: starts or joins a Ray cluster, serves models on it, and restores its state at the end."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from stoker.errors import ConfigError, ModelNotLoaded, StokerError
 logger = logging.getLogger(__name__)
 
 _ALONE: Mapping[str, str] = {**ENVIRONMENT, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}
-"""Ray's environment for a cluster on one machine: without an outer load balancer, draining needs no minimum time."""
+"""Ray's environment for a cluster on one machine. There is no outer load balancer, so draining needs little time."""
 _PORTS = (
     "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
     "RAY_SERVE_HAPROXY_METRICS_PORT",
     "RAY_SERVE_HAPROXY_STATS_PORT",
 )
-"""Variables with the ports of Ray's entrance: several clusters, one per command, may run on one machine."""
+"""Variables with the ports of Ray's HTTP proxy, which must differ if several clusters run on one machine."""
 _INNER_PORTS = range(20000, 32768)
-"""Above the ports of Ray's workers, and below those that Linux gives to outgoing connections."""
+"""Ports above those of Ray's workers, and below those that Linux gives to outgoing connections."""
 _POLL_S = 0.25
 _READY_S = 1800.0
-"""Time in which the models must answer; they may have to be downloaded first."""
+"""Seconds within which the models must answer; they may have to be downloaded first."""
 _CALL_S = 10.0
 _END_S = 5.0
-"""Time that Ray's processes have to end by themselves. Its agents would take a minute or two."""
+"""Seconds that Ray's processes get to end by themselves. Ray's agents would take a minute or two."""
 _CONTROLLER = "SERVE_CONTROLLER_ACTOR", "serve"
 """Name and namespace of the actor that Ray Serve has in each cluster."""
 _OBJECT_STORE_BYTES = 80 * 2**20
@@ -45,11 +45,11 @@ _OBJECT_STORE_BYTES = 80 * 2**20
 
 
 class LocalCluster:
-    """Ray's cluster as this process sees it. To be closed in every case.
+    """A Ray cluster that this process has started or joined. The caller must close it in every case.
 
     Args:
-        cluster: what is served.
-        address: of a running cluster, or `auto`; empty = one is started on this machine.
+        cluster: the configuration of what is served.
+        address: address of a running cluster, or `auto`; empty = a cluster is started on this machine.
     """
 
     def __init__(self, cluster: ClusterConfig, address: str) -> None:
@@ -59,7 +59,7 @@ class LocalCluster:
         self._has_begun = False
         self._is_deployed = False
         self._found_serve = False
-        """Ray Serve ran before: other applications may belong to it."""
+        """Ray Serve ran before `start`, and may serve other applications."""
 
     @property
     def url(self) -> str:
@@ -67,14 +67,14 @@ class LocalCluster:
         return f"http://{self._config.server.host}:{self._config.server.port}"
 
     def start(self) -> None:
-        """Starts or joins Ray, and deploys.
+        """Starts or joins Ray, and deploys the application.
 
         Raises:
-            ConfigError: there is no cluster at the address, no room for the replicas, or something in the way.
+            ConfigError: Ray cannot be started or joined, a port is taken, or another command serves on the cluster.
             StokerError: a model cannot be served.
         """
         if not self._address:
-            self._check_port()  # Ray would say so after a minute
+            self._check_port()  # Ray itself would report a taken port only after a minute
         ray, serve = _ray(self._environment)
         self._join(ray)
         from stoker.cluster.app import application
@@ -87,20 +87,20 @@ class LocalCluster:
             self._check_port()
         self._is_deployed = True
         try:
-            with suppress(TimeoutError):  # on a busy machine the entrance takes longer; `wait_until_ready` does wait
+            with suppress(TimeoutError):  # on a busy machine the proxy takes longer; `wait_until_ready` waits for it
                 serve.start(http_options={"host": self._config.server.host, "port": self._config.server.port})
             serve.run(app, name=self._cluster.name, route_prefix="/", blocking=False)
         except (ray.exceptions.RayError, RuntimeError, ValueError) as error:
             raise StokerError(f"the cluster cannot serve: {_last_line(str(error))}") from error
 
     def _join(self, ray: Any) -> None:
-        """Raises ConfigError: there is no Ray at the address, or it cannot be started."""
+        """Starts or joins Ray. Raises ConfigError if there is no Ray at the address, or Ray cannot be started."""
         for is_last in (bool(self._address), True):
             try:
                 self._has_begun = True
                 self._initialize(ray)
                 return
-            except Exception as error:  # Ray raises this very class, when a busy machine starts it too slowly
+            except Exception as error:  # Ray raises `Exception` itself if a busy machine starts it too slowly
                 self._shut_down(ray)
                 if is_last:
                     raise ConfigError(f"Ray cannot be started or joined: {error}", key="address") from error
@@ -120,7 +120,7 @@ class LocalCluster:
         )
 
     def _check_port(self) -> None:
-        """Raises ConfigError: the port is taken."""
+        """Raises ConfigError if the server's port is taken."""
         server = self._config.server
         try:
             socket.create_server((server.host, server.port)).close()
@@ -129,7 +129,7 @@ class LocalCluster:
             raise ConfigError(f"cannot listen on {server.host} port {server.port}: {reason}", key="port") from error
 
     def _check_running(self, ray: Any, serve: Any) -> None:
-        """Raises ConfigError: another command serves on this cluster, or its Ray Serve listens on another port."""
+        """Raises ConfigError if another command serves on the cluster, or its Ray Serve listens on another port."""
         if self._cluster.name in serve.status().applications:
             message = (
                 "models are served on this cluster already. Stop the command that serves them, or change what it "
@@ -144,7 +144,7 @@ class LocalCluster:
         """Returns when every model answers.
 
         Raises:
-            StokerError: one of them cannot be loaded, or takes too long.
+            StokerError: a model cannot be loaded, or takes too long.
         """
         ends = time.monotonic() + _READY_S
         while time.monotonic() < ends:
@@ -155,7 +155,7 @@ class LocalCluster:
         raise ModelNotLoaded(f"the models do not answer after {_READY_S:g} s; see the logs of Ray")
 
     def close(self) -> None:
-        """Drains, and takes down what was started: the application, and Ray Serve and Ray if they were started here."""
+        """Drains requests and ends the application; also ends Ray Serve and Ray if this instance has started them."""
         if not self._has_begun:
             return
         ray, serve = _ray(self._environment)
@@ -170,7 +170,7 @@ class LocalCluster:
             self._shut_down(ray)
 
     def _shut_down(self, ray: Any) -> None:
-        """Ends Ray if it was started here, with the processes that it leaves behind."""
+        """Disconnects from Ray, or ends it, with the processes that it leaves behind, if it was started here."""
         started = [] if self._address else family.descendants()
         try:
             ray.shutdown()
@@ -182,10 +182,10 @@ class LocalCluster:
         try:
             fronts = serve.get_deployment_handle("front", self._cluster.name)
             ends = time.monotonic() + _CALL_S
-            # A handle that is new knows no front yet, and a broadcast to none has no results.
+            # A new handle knows no front yet, and a broadcast to no front has no results.
             while not fronts.broadcast("drain").results(timeout_s=_CALL_S) and time.monotonic() < ends:
                 time.sleep(_POLL_S)
-        except (RuntimeError, TimeoutError, KeyError) as error:  # of Ray: there is no front
+        except (RuntimeError, TimeoutError, KeyError) as error:  # raised by Ray if there is no front
             logger.info("no front can be told to drain: %s", error)
 
     @cached_property
@@ -205,7 +205,7 @@ class LocalCluster:
             connection.close()
 
     def _check(self) -> None:
-        """Raises StokerError: Serve gave up on the application."""
+        """Raises StokerError if Ray Serve has given up on the application."""
         _, serve = _ray(self._environment)
         found = serve.status().applications.get(self._cluster.name)
         if found is not None and found.status in ("DEPLOY_FAILED", "UNHEALTHY"):
@@ -218,10 +218,10 @@ class LocalCluster:
 
 
 def _ray(environment: Mapping[str, str]) -> tuple[Any, Any]:
-    """Ray and its Serve, with the environment that they read when they are imported.
+    """The modules `ray` and `ray.serve`, imported after their environment is set, which they read at the import.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: Ray is not installed.
     """
     for name, value in environment.items():
         os.environ.setdefault(name, value)
@@ -251,7 +251,7 @@ def _last_line(text: str) -> str:
 
 
 def _free_port() -> int:
-    """A free port that the kernel gives to no outgoing connection. Ray makes hundreds before its entrance listens."""
+    """A free port that the kernel gives to no outgoing connection: Ray makes hundreds before its proxy listens."""
     for port in random.sample(_INNER_PORTS, 64):
         with suppress(OSError), socket.create_server(("", port)):
             return port
@@ -260,7 +260,7 @@ def _free_port() -> int:
 
 @contextmanager
 def stoppable() -> Generator[None]:
-    """Ends when SIGINT or SIGTERM comes in the block. A second one, while all is taken down, ends the process."""
+    """A context that SIGINT or SIGTERM ends without an error. A second signal, during cleanup, ends the process."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         restore()
@@ -282,6 +282,6 @@ def stoppable() -> Generator[None]:
 
 
 def wait_for_signal() -> NoReturn:
-    """Returns only by the KeyboardInterrupt of `stoppable`."""
+    """Waits for ever; only the KeyboardInterrupt of `stoppable` ends the wait."""
     while True:
         signal.pause()

@@ -1,8 +1,8 @@
-"""The messages between a front and an engine replica: those of the engine's own protocol, and a word about the replica.
+"""The messages between a front and an engine replica: the engine's own protocol, and reports about the replica.
 
 ```
-front  tell(commands)    ───►  replica     a list of commands; the next list leaves when the last one has arrived
-       frames of reports ◄───              whatever has come since the last frame, for all of the front's requests
+front  tell(orders)      ───►  replica     a list of orders; each list is sent when the list before it has arrived
+       frames of reports ◄───              all reports since the last frame, for all of the front's requests
 ```
 """
 
@@ -23,13 +23,13 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
     card: ModelCard
     node: str
-    """The address of its node."""
+    """The address of the replica's node."""
     kv_events: str = ""
-    """Where it publishes which blocks of KV it holds; empty = nowhere."""
+    """The endpoint at which the replica publishes KV events; empty = none."""
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """The health of a replica's engine, about once a second; also the sign that the connection is alive."""
+    """The heartbeat of a replica, about once a second: its engine's health. It also shows that the connection works."""
 
     state: str
     num_restarts: int = 0
@@ -38,17 +38,17 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     num_others: int = 0
     """Number of requests that other fronts have open at the replica."""
     others_tokens: int = 0
-    """Tokens that these requests still cost the replica, roughly."""
+    """Estimate of the tokens that the replica has still to compute for other fronts' requests."""
 
 
 class Heard(msgspec.Struct, frozen=True, tag=True):
-    """Another front has sent this replica a prompt: what begins alike is likely to be cached here."""
+    """Another front has sent a prompt to this replica, which therefore has probably cached the prompt's prefixes."""
 
     keys: tuple[bytes, ...]
-    """See `Beginning`."""
+    """Prefix keys of the prompt, see `Beginning`."""
     num_tokens: int
     accepted: Accepted
-    """The blocks that the prompt has become, in the engine's words."""
+    """The engine's acceptance of the prompt, with the prompt's KV blocks."""
 
 
 Report: TypeAlias = Hello | Beat | Heard | Accepted | Output | Failed | AnswerEvent

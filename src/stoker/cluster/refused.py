@@ -1,4 +1,4 @@
-"""Settings of `stoker serve` that a cluster refuses, and why. The command's help leaves them out by the same table."""
+"""Settings of `stoker serve` that a cluster refuses, and why. The help of `stoker cluster` leaves them out, too."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ REFUSED: Mapping[str, str] = {
     "swap_after_requests": _REPLICAS,
     "swap_drain_s": _REPLICAS,
 }
-"""By the key of the setting. A value that is the default is accepted."""
+"""Reasons by the key of the setting. A setting with its default value is accepted."""

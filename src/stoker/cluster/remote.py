@@ -1,7 +1,7 @@
-"""An engine replica somewhere in the cluster as a `Runtime`: orders go out to it, and its reports come in.
+"""`RemoteEngine`: an engine replica on another node as a `Runtime`. It sends orders to the replica and takes reports.
 
-A runtime is connected once. When the connection breaks, or is silent for too long, every request of it ends with
-`EngineCrashed`, and the runtime is of no more use: its fleet makes another one. It knows nothing of Ray.
+Each runtime connects only once. When the connection breaks, or is silent for too long, all its requests end with
+`EngineCrashed`, and the fleet makes a new runtime for the replica. This module knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from stoker.text.volatile import VolatileHeaders
 logger = logging.getLogger(__name__)
 
 SILENCE_S = 12.0
-"""Silence after which a replica is lost, whatever the kernel says: it should send a `Beat` every second."""
+"""Seconds of silence after which a replica counts as lost, even if its connection is open: it sends a `Beat` every
+second."""
 SIGN_EVERY_S = 5.0
-"""A front without orders sends an empty list at this interval, so that the replica does not take it for gone."""
+"""Seconds after which a front without orders sends an empty list, so that the replica does not take it for gone."""
 _MAX_ORDERS = 4096
 """Maximum number of orders that wait to be sent."""
 _CAPACITY = 1_000_000
-"""Requests for which this side has room: in effect no limit, because the replica's own door decides."""
+"""Limit of open requests on this side: in effect none, because the replica itself refuses what is too much."""
 _LOST = "failed"
 _STEPS = 8
-"""Silence is counted in steps: time in which this process does not run, as on a paused machine, is one step at most."""
+"""Silence is counted in this many steps, so that a time in which this process is paused counts as one step at most."""
 
 
 class LinkBroken(Exception):
-    """The connection to a replica cannot be had, or is gone."""
+    """The connection to a replica cannot be made, or is broken."""
 
 
 class Link(Protocol):
@@ -60,24 +61,24 @@ class Link(Protocol):
 
 
 class CacheListener(Protocol):
-    """Is told what a replica has cached."""
+    """Gets a replica's reports about its prefix cache."""
 
     def on_heard(self, heard: Heard) -> None:
-        """Another front has sent a prompt to the replica."""
+        """Called when another front has sent a prompt to the replica."""
         ...
 
     def on_blocks(self, answer: BlocksHeld) -> bool:
-        """The replica says which blocks it holds. False: something is missing before it."""
+        """Called with a report of the replica's blocks. False = an earlier report is missing."""
         ...
 
 
 class RemoteEngine:
-    """The `Runtime` of one replica. Belongs to one event loop.
+    """The `Runtime` of one replica, from its connection until that is lost or closed. Belongs to one event loop.
 
     Args:
-        link: to the replica.
-        volatile: lines to drop from the head of system prompts.
-        silence_s: the silence after which the replica is lost.
+        link: the connection to the replica.
+        volatile: lines to drop from the head of system prompts; None = none.
+        silence_s: seconds of silence after which the replica counts as lost.
     """
 
     def __init__(self, link: Link, volatile: VolatileHeaders | None = None, *, silence_s: float = SILENCE_S) -> None:
@@ -90,25 +91,25 @@ class RemoteEngine:
         self._has_orders = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._steps_unheard = 0
-        """Steps since the last frame."""
+        """Steps, see `_STEPS`, since the last frame of reports."""
         self._steps_told = 0
-        """Steps since the last orders were sent, if they have not arrived."""
+        """Steps, see `_STEPS`, since orders were sent that have not arrived yet."""
         self._is_telling = False
         self._hello: asyncio.Future[Hello] | None = None
         self._template: CardTemplate | None = None
         self._beat = Beat("starting")
         self._listener: CacheListener | None = None
         self.node = ""
-        """The address of its node, once it is connected."""
+        """The address of the replica's node, once it is connected."""
         self._kv_events = ""
 
     def listen(self, listener: CacheListener) -> None:
-        """Tells a listener what the replica says about its cache. To be called before `start`."""
+        """Sets the listener for reports about the replica's prefix cache. To be called before `start`."""
         self._listener = listener
 
     @property
     def is_lost(self) -> bool:
-        """The replica will never answer again."""
+        """Whether the connection is lost: this runtime never answers again."""
         return self._beat.state == _LOST
 
     @property
@@ -118,10 +119,10 @@ class RemoteEngine:
         return self._hello.result().card
 
     async def start(self) -> ModelCard:
-        """Connects, and returns when the replica has said what its model is.
+        """Connects, and returns when the replica has sent the card of its model.
 
         Raises:
-            EngineCrashed: it cannot be reached, or said nothing in time.
+            EngineCrashed: the replica cannot be reached, or sent nothing in time.
         """
         if self._hello is None:
             self._hello = asyncio.get_running_loop().create_future()
@@ -185,7 +186,7 @@ class RemoteEngine:
         return await self._questions.ask(question)
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
-        """Does nothing: the replica has the adapters that it was configured with, and refuses to change them."""
+        """Does nothing, because the adapters of a replica in a cluster are configured and never change."""
 
     async def close(self) -> None:
         self._end(ModelNotLoaded("the model was closed"), "closed")
@@ -200,7 +201,7 @@ class RemoteEngine:
         return self._template
 
     def _send(self, command: Command) -> None:
-        """Raises ModelNotLoaded: the replica is gone, or takes no orders."""
+        """Raises ModelNotLoaded if the replica is gone, or takes no orders."""
         if self._beat.state in (_LOST, "closed"):
             raise ModelNotLoaded("the replica is gone", retry_after_s=1.0)
         if len(self._orders) >= _MAX_ORDERS:
@@ -221,7 +222,7 @@ class RemoteEngine:
         self._lose(reason)
 
     async def _watch(self) -> None:
-        """Gives the replica up when it has been silent for too long."""
+        """Ends this runtime when the replica sends no reports, or takes no orders, for too long."""
         while max(self._steps_unheard, self._steps_told) < _STEPS:
             await asyncio.sleep(self._silence_s / _STEPS)
             self._steps_unheard += 1
@@ -250,11 +251,11 @@ class RemoteEngine:
         if isinstance(report, Heard):
             self._listener.on_heard(report)
         elif not self._listener.on_blocks(report):
-            with suppress(ModelNotLoaded):  # then the next answer is refused as well, and asks again
+            with suppress(ModelNotLoaded):  # the next report is refused as well, and asks again
                 self._send(LookAtBlocks())
 
     async def _keep_telling(self) -> None:
-        """Sends one list of orders at a time, so that none overtakes another; new orders gather meanwhile."""
+        """Sends one list of orders at a time, which keeps their order; new orders gather meanwhile."""
         while True:
             try:
                 async with asyncio.timeout(SIGN_EVERY_S):

@@ -1,4 +1,4 @@
-"""Ray Serve's router for calls to replicas: each call names its replica. The router chooses none."""
+"""The Ray Serve request router for calls to engine replicas. Each call names its replica; the router chooses none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from stoker.cluster import directory  # the module: Serve sends this class by value, with a copy of what it names
+from stoker.cluster import directory  # as a module: Serve pickles this class by value, with copies of its globals
 
 
 class DirectedRouter(RequestRouter):
@@ -30,7 +30,7 @@ class DirectedRouter(RequestRouter):
         directory.DIRECTORY.listen(name, lambda: loop.call_soon_threadsafe(self._let_go))
 
     def _let_go(self) -> None:
-        """Drops replicas that were kept for a connection. With none left, calls wait, and Serve starts a replica."""
+        """Drops kept replicas whose connections are closed. With no replica left, calls wait and Serve starts one."""
         present = directory.DIRECTORY.present(self._deployment_id.name)
         left = [
             replica
@@ -43,7 +43,7 @@ class DirectedRouter(RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """The replica that the call is for."""
+        """The replica that the call names in `to`; the call fails with a LookupError if there is none."""
         if pending_request is None:
             return [candidate_replicas]
         pending_request.routing_context.should_backoff = True

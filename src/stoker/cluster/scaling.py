@@ -1,4 +1,4 @@
-"""The target number of replicas of an engine. Serve asks for it, waits for the configured time, and scales."""
+"""The autoscaling policy of engines: Ray Serve asks for the target number of replicas, waits, and scales."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FULL = 0.8
 
 
 def wanted(open_requests: Iterable[float], places: float) -> int:
-    """How many replicas have room for all that is running and waiting.
+    """The number of replicas that suffices for all running and waiting requests; 1 if `places` is 0.
 
     Args:
-        open_requests: of each replica.
-        places: of one replica.
+        open_requests: running and waiting requests of each replica.
+        places: requests that one replica runs at the same time.
     """
     return ceil(sum(open_requests) / (FULL * places)) if places else 1
 
@@ -24,7 +24,10 @@ def by_open_requests(context: Any) -> tuple[int, dict[str, Any]]:
     """The policy of Serve's `AutoscalingPolicy`; its state is not used.
 
     Args:
-        context: an `AutoscalingContext`, with what `Engine.record_autoscaling_stats` says.
+        context: an `AutoscalingContext` with the results of `Engine.record_autoscaling_stats`.
+
+    Returns:
+        The target number of replicas, and an empty state.
     """
     metrics: Mapping[str, Mapping[Any, float]] = context.aggregated_metrics or {}
     places = metrics.get("places", {})

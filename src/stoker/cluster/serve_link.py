@@ -19,20 +19,20 @@ from stoker.cluster.remote import LinkBroken
 logger = logging.getLogger(__name__)
 
 BROKEN = (RayError, RayServeException, LookupError, RuntimeError, OSError, grpc.RpcError)
-"""Errors that Ray raises when a replica cannot be reached, or has just gone."""
+"""Errors that Ray raises when a replica cannot be reached, or has just ended."""
 
 
 class ServeLink:
-    """A `Link`. Belongs to one event loop.
+    """The `Link` to one replica. Belongs to one event loop.
 
     Args:
-        handle: of the engine deployment, whose router is `DirectedRouter`.
-        replica_id: which of its replicas.
+        handle: handle of the engine deployment, whose router is `DirectedRouter`.
+        replica_id: id of the replica.
     """
 
     def __init__(self, handle: Any, replica_id: str) -> None:
         self._handle = handle
-        self._tell = handle.tell  # each look at an attribute of a handle makes another handle
+        self._tell = handle.tell  # kept, because each attribute access on a handle makes another handle
         self._replica_id = replica_id
         self._session = uuid.uuid4().hex
 
@@ -62,9 +62,9 @@ class ServeLink:
 
 
 async def watch(handle: Any) -> None:
-    """Has the handle learn which replicas there are, from now on. Returns when there is one.
+    """Makes the handle's router list the replicas from now on. Returns when there is a replica.
 
-    Serve starts a replica for it if it has scaled to none: the call waits in the handle, and is counted there.
+    If Ray Serve has scaled the deployment to zero, it starts a replica, because it counts the call that waits here.
     """
     response = handle.connect.remote("", to="")
     try:

@@ -1,7 +1,7 @@
-"""The requests of one front at one engine replica: orders become requests of a runtime, and events become reports.
+"""The session of one front at one engine replica: runs the front's orders on the runtime, and streams reports back.
 
-A session ends with the stream of its reports, or when its front is silent for too long; its open requests are then
-aborted. It knows nothing of Ray.
+A front is a process that serves HTTP. A session ends with the stream of its reports, or when its front is silent for
+too long; its open requests are then aborted. It knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from stoker.runtime.replica_request import beginning_of_submit
 from stoker.runtime.routing import Beginning, size_of
 
 BEAT_S = 1.0
-"""Time between two signs of life of a replica."""
+"""Seconds between two heartbeats of a replica."""
 PATIENCE_S = 20.0
-"""Silence after which a front is gone."""
+"""Seconds of silence after which a front counts as gone."""
 MAX_UNREAD = 100_000
-"""Changes of blocks that wait for a front."""
+"""Maximum number of block changes that wait for a front; with more, it gets a list of all blocks instead."""
 
 
 class Session:
-    """Belongs to one event loop.
+    """One front's session at one replica, until the connection ends. Belongs to one event loop.
 
     Args:
-        runtime: of the replica; started.
-        node: the address of its node.
-        kv_events: where it publishes which blocks it holds.
-        others: the sessions of other fronts at the same replica.
-        blocks: knows which blocks of KV the replica holds; None = the front is not told.
+        runtime: the replica's runtime, already started.
+        node: the address of the replica's node.
+        others: returns the sessions of other fronts at the same replica.
+        blocks: follows the KV blocks that the replica holds; None = the front is not told of blocks.
+        kv_events: the endpoint at which the replica publishes KV events; empty = none.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class Session:
         self._others = others
         self._blocks = blocks
         self._num_blocks_unread = 0
-        """Blocks in reports that the front has not taken. If they become too many, it is told everything later."""
+        """Block changes in reports that the front has not taken. From `MAX_UNREAD` on, it gets all blocks instead."""
         self._reports: list[Report] = [Hello(runtime.card, node, kv_events)]
         self._has_news = asyncio.Event()
         self._work: dict[str, asyncio.Task[None]] = {}
         self._costs: dict[str, Work] = {}
-        """What each request still costs the replica."""
+        """Remaining work of each request."""
         self._resumed: dict[str, asyncio.Event] = {}
         """For each request: an event that is set while the request is not paused."""
         self._is_closed = False
         self._is_beat_due = False
         self._num_unheard = 0
-        """Beats since the front was heard. They are counted instead of seconds: this process may be paused."""
+        """Heartbeats since the front's last message. Seconds would count time in which this process is paused."""
 
     @property
     def num_open(self) -> int:
@@ -86,11 +86,11 @@ class Session:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that its requests still cost the replica, roughly."""
+        """Estimate of the tokens that the replica has still to compute for this front's requests."""
         return sum(cost.num_tokens for cost in self._costs.values())
 
     def obey(self, orders: list[Order]) -> None:
-        """Carries out the front's orders, one after another, without waiting. An empty list is a sign of life."""
+        """Begins to carry out the front's orders, in order, without waiting. An empty list is a heartbeat."""
         self._num_unheard = 0
         for order in orders:
             match order:
@@ -115,12 +115,12 @@ class Session:
         self._tell(heard)
 
     def note_others(self) -> None:
-        """Tells the front what others have open here: it has changed. Fronts would else choose alike."""
+        """Tells the front that the load by other fronts has changed: else all fronts would choose the same replica."""
         self._is_beat_due = True
         self._has_news.set()
 
     async def frames(self) -> AsyncGenerator[list[Report], None]:
-        """The reports to the front, as it takes them; at least a `Beat` every second. Ends when the front is gone."""
+        """Lists of reports for the front, with at least a `Beat` every second. Ends when the front is gone."""
         beating = asyncio.ensure_future(self._keep_beating())
         if self._blocks is not None:
             self._blocks.listen(self._tell_blocks)
@@ -140,7 +140,7 @@ class Session:
             await asyncio.gather(beating, return_exceptions=True)
 
     async def close(self) -> None:
-        """Aborts whatever is open. Calling it twice is allowed."""
+        """Aborts all open requests and questions. Calling it twice is allowed."""
         self._is_closed = True
         self._has_news.set()
         tasks = list(self._work.values())
@@ -165,7 +165,7 @@ class Session:
             self._has_news.set()
 
     def _missed_blocks(self) -> list[Report]:
-        """Everything that the replica holds, if the front was not told all changes; to be called for each frame."""
+        """All blocks that the replica holds, if the front was not told all changes; to be called for each frame."""
         unread, self._num_blocks_unread = self._num_blocks_unread, 0
         if self._blocks is None or unread < MAX_UNREAD or not self._blocks.held.ledger:
             return []
@@ -193,7 +193,7 @@ class Session:
             task.cancel()
 
     async def _generate(self, submit: Submit, before: asyncio.Task[None] | None) -> None:
-        """Args: `before` is an aborted request with the same id; the new one waits for its end."""
+        """Runs a request. `before` is an aborted request with the same id, whose end it first waits for."""
         if before is not None:
             await asyncio.wait([before])
         self._costs[submit.request_id] = Work.of(submit, Beginning((), size_of(submit.prompt)), 0)
@@ -204,14 +204,14 @@ class Session:
                 async for event in events:
                     self._note_progress(submit, event)
                     self._tell(event)
-                    await resumed.wait()  # the engine pauses it when its own inbox is full
+                    await resumed.wait()  # then the engine pauses the request when its own inbox is full
         except StokerError as error:
             self._tell(Failed.of(submit.request_id, error))
         finally:
             del self._resumed[submit.request_id], self._costs[submit.request_id]
 
     def _note_progress(self, submit: Submit, event: Accepted | Output) -> None:
-        """What the request still costs. Other fronts hear when it is accepted, and when its prompt is computed."""
+        """Updates the request's remaining work; tells other fronts when it is accepted and its prompt is computed."""
         cost = self._costs[submit.request_id]
         if isinstance(event, Accepted):
             num_cached = 0 if self._blocks is None else self._blocks.held.num_leading(event.blocks) * BLOCK_ENTRIES
@@ -253,7 +253,13 @@ class Session:
 
 
 def beat_of(health: Health, num_others: int, others_tokens: int) -> Beat:
-    """The health of a runtime, as a message to one front, with what other fronts have open there."""
+    """The health of a runtime as a message to one front, with the load by other fronts.
+
+    Args:
+        health: of the replica's runtime.
+        num_others: number of open requests of other fronts.
+        others_tokens: tokens that the replica has still to compute for them.
+    """
     return Beat(health.state, health.num_restarts, health.last_error, health.heartbeat, num_others, others_tokens)
 
 

@@ -1,4 +1,4 @@
-"""Ray and its Serve as values without types: theirs are partly unknown, and some are wrong."""
+"""The modules `ray` and `ray.serve` as untyped values, because Ray's own types are partly unknown or wrong."""
 
 from __future__ import annotations
 

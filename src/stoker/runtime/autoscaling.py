@@ -1,11 +1,12 @@
-"""When there should be one replica more or less, by how many requests wait. It starts nothing and has no clock.
+"""The autoscaling policy: when to add or remove a replica, by waiting requests. It starts nothing and has no clock.
 
 ```
 waiting ≥ up × n        for hold_s                           n ──► n + 1
 open    < down × (n-1)  for hold_s, cooldown_s after a change  n ──► n - 1        up > down
 ```
 
-Because `up > down`, no steady load satisfies both for neighboring numbers: it never swings.
+Because `up > down`, no steady load satisfies both conditions for neighboring numbers of replicas: the number does not
+oscillate.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from stoker.runtime.replica_config import ReplicaConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What the replicas have to do at one moment."""
+    """The load of a model's replicas at one moment."""
 
     num_replicas: int
     """Replicas that answer or are starting, without those that are draining."""
     num_open: int
-    """Requests, running and waiting."""
+    """Requests at all replicas, running and waiting."""
     num_waiting: int
     is_loading: bool = False
-    """One of them is not there yet: what it will change cannot be seen."""
+    """A replica is still loading, so that its effect on the load is unknown yet."""
 
 
 class Autoscaler:
-    """Asked now and then; what it says is taken to be done.
+    """The autoscaler of one model. It assumes that each change that it returns is carried out.
 
     Args:
-        config: bounds, thresholds and times.
+        config: limits, thresholds and times.
     """
 
     def __init__(self, config: ReplicaConfig) -> None:
@@ -43,11 +44,11 @@ class Autoscaler:
         self._pauses_until = float("-inf")
 
     def decide(self, now: float, demand: Demand) -> int:
-        """1 = add a replica, -1 = give one up, 0 = neither.
+        """1 = add a replica, -1 = remove one, 0 = neither.
 
         Args:
-            now: seconds on any clock that does not go back.
-            demand: what there is to do now.
+            now: seconds on any monotonic clock.
+            demand: the present load.
         """
         wish = 0 if demand.is_loading else self._wish_for(demand)
         if wish != self._wish:
@@ -63,7 +64,7 @@ class Autoscaler:
         return wish
 
     def note_failure(self, now: float) -> None:
-        """A replica could not be loaded: none is added for as long as something must hold."""
+        """Notes that a replica could not be loaded: nothing changes for `scale_hold_s` seconds."""
         self._pauses_until = now + self._config.scale_hold_s
 
     def _wish_for(self, demand: Demand) -> int:

@@ -1,4 +1,4 @@
-"""What a model that can be asked offers, wherever it runs; nothing here knows a wire format."""
+"""`Runtime`: the interface of a served model, whatever engine or process computes it. It knows no wire format."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """One served model. All methods but `render_chat` belong to one event loop.
+    """One served model. All methods but `render_chat` and `chat_format` belong to one event loop.
 
-    It is loaded by `start` and unloaded by `close`; `card` is what it is, `health` how it does, and the heartbeat in it
-    carries its metrics. Failures are those of `errors`, whatever backend computes.
+    `start` loads the model and `close` unloads it. `card` describes the model; `health` says whether it can be asked,
+    and its heartbeat carries the metrics. Failures are the exceptions of `errors`, whatever backend computes.
     """
 
     @property
     def card(self) -> ModelCard:
-        """What the loaded model is.
+        """The description of the loaded model.
 
         Raises:
-            ModelNotLoaded: it was never loaded.
+            ModelNotLoaded: the model was never loaded.
         """
         ...
 
     async def start(self) -> ModelCard:
-        """Loads the model and returns when it can be asked. Calling it again is free.
+        """Loads the model and returns when it can be asked. Further calls do nothing.
 
         Raises:
             StokerError: the model cannot be loaded.
@@ -45,7 +45,7 @@ class Runtime(Protocol):
     def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         """Runs one request. The first item is `Accepted`, the last one an `Output` with a `finish_reason`.
 
-        Closing the generator, or cancelling the task that waits on it, frees what the request holds.
+        Closing the generator, or cancelling the task that waits on it, aborts the request and frees its resources.
 
         Raises:
             StokerError: instead of `Accepted` if the request is refused, later if it fails.
@@ -54,7 +54,7 @@ class Runtime(Protocol):
 
     @property
     def chat_format(self) -> ChatFormat:
-        """How the model reasons and calls tools. Computed at the first use; safe to use from any thread.
+        """The syntax of the model's reasoning and tool calls. Computed at the first use; safe to use from any thread.
 
         Raises:
             ModelNotLoaded: the model was never loaded.
@@ -86,23 +86,23 @@ class Runtime(Protocol):
         ...
 
     async def ask(self, question: Question[A]) -> A:
-        """The answer to a question. Cancelling the task that waits on it takes an `Embed` back.
+        """The answer to a question. Cancelling the task that waits on it aborts an `Embed`.
 
         A `ChangeAdapters` that has begun must not be cancelled: replicas would differ.
 
         Raises:
-            InvalidInput: the question asks for something that is not there.
-            UnsupportedParameter: this runtime, its backend or its settings cannot do it.
-            AdapterNotFound: there is no adapter of this name or id.
-            ResourceExhausted: running requests need the room.
+            InvalidInput: the question names something that does not exist.
+            UnsupportedParameter: this runtime, its backend or its settings do not support the question.
+            AdapterNotFound: no adapter has this name or id.
+            ResourceExhausted: running requests occupy the memory that the question needs.
             StokerError: the model cannot answer now, or the question failed.
         """
         ...
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
-        """What an engine that is started from now on has loaded, whatever the configuration says.
+        """Sets the adapters that every engine started from now on loads, instead of the configured ones.
 
-        An adapter that cannot be loaded any more is left out.
+        An adapter that can no longer be loaded is left out.
         """
         ...
 

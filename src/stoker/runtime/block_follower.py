@@ -1,4 +1,4 @@
-"""Asks an engine repeatedly which blocks of KV it holds, and tells its listeners. It keeps no request."""
+"""Polls an engine for the blocks of its KV cache, and passes changes on to listeners. It knows no requests."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from stoker.runtime.cached_prefixes import HeldBlocks
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
-"""Time between two questions to an engine."""
+"""Seconds between two questions to an engine."""
 
 OnBlocks: TypeAlias = Callable[[BlocksHeld], object]
 
 
 class BlockFollower:
-    """One for each engine. Belongs to one event loop.
+    """Follows the KV blocks of one engine. Belongs to one event loop.
 
     Args:
-        runtime: of one engine.
-        wants_tokens: listeners are told the entries of stored blocks, too.
+        runtime: the engine's runtime.
+        wants_tokens: listeners also get the token ids of stored blocks.
     """
 
     def __init__(self, runtime: Runtime, *, wants_tokens: bool = False) -> None:
@@ -34,10 +34,10 @@ class BlockFollower:
         self._listeners: set[OnBlocks] = set()
         self._asking: asyncio.Task[None] | None = None
         self.held = HeldBlocks()
-        """As the last answer says."""
+        """The blocks that the engine held at its last answer."""
 
     def listen(self, listener: OnBlocks) -> None:
-        """Calls `listener` with every answer that has news, the first time with all that is known now."""
+        """Adds a listener. It is called at once with all known blocks, if any, and then with every change."""
         self._listeners.add(listener)
         if self.held.ledger:
             listener(self.held.whole())
@@ -45,11 +45,11 @@ class BlockFollower:
             self._asking = asyncio.create_task(self._keep_asking(), name="stoker-blocks")
 
     def leave(self, listener: OnBlocks) -> None:
-        """Calls it no more. While no one listens, the engine is not asked."""
+        """Removes a listener. The engine is not polled while there is no listener."""
         self._listeners.discard(listener)
 
     async def close(self) -> None:
-        """Ends asking. Calling it twice is allowed."""
+        """Ends polling. Calling it twice is allowed."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -67,7 +67,7 @@ class BlockFollower:
             await asyncio.sleep(LOOK_S)
 
     async def _ask(self) -> None:
-        """Raises StokerError: the engine cannot answer now, or, if that is UnsupportedParameter, never."""
+        """Raises StokerError if the engine cannot answer now; UnsupportedParameter if it never can."""
         before = self.held.ledger, self.held.serial
         question = LookAtBlocks(ledger=before[0], since=before[1], wants_tokens=self._wants_tokens)
         answer = await self._runtime.ask(question)

@@ -1,15 +1,15 @@
-"""What each replica has cached of a prompt: what its engine says it holds, and what has just been sent there.
+"""Knows which prefix of a prompt each replica has cached: what its engine reports, and what was just sent there.
 
 ```
-  text of a prompt ──► keys of its blocks of 256 bytes          the longest known beginning
+  text of a prompt ──► keys of its blocks of 256 bytes          the longest known prefix
                             │
-  prompts seen before ──────┴──► numbers of its blocks of KV     as an engine has named them when it accepted the prompt
+  prompts seen before ──────┴──► numbers of its blocks of KV     as an engine named them when it accepted the prompt
                                           │
-  answers to `LookAtBlocks` ──────────────┴──► how many of them, from the first on, a replica holds
+  answers to `LookAtBlocks` ──────────────┴──► number of leading blocks that a replica holds
 ```
 
-No prompt is tokenized here: an engine tokenizes each prompt anyway, and says which blocks it has become. A text of
-which no engine has seen the beginning is in no cache. What was just sent counts as held until an engine has answered.
+No prompt is tokenized here: the engine tokenizes each prompt anyway, and reports the prompt's blocks of KV. A text
+whose beginning no engine has seen is in no cache. A prompt that was just sent counts as cached until a report comes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime.routing import BLOCK_TOKENS, Affinity, Beginning
 
 GRACE_S = 3.0
-"""Time for which a prompt counts as held after its request has ended: by then the engine has said whether it is."""
+"""Seconds for which a prompt counts as cached after its request has ended. By then, the engine reports its blocks."""
 HEARD_S = 15.0
-"""Time for which a prompt counts as held that another process has sent."""
+"""Seconds for which a prompt that another process sent counts as cached."""
 MAX_TEXTS = 65_536
-"""Blocks of text whose blocks of KV are remembered: four million tokens, about 20 MiB."""
+"""Maximum number of blocks of text whose blocks of KV are remembered: four million tokens, about 20 MiB."""
 
 
 @dataclass(slots=True)
 class HeldBlocks:
-    """The blocks of one engine, as its answers add up."""
+    """The set of blocks that one engine holds, built from its answers, each of which has the changes since the last."""
 
     ledger: str = ""
     serial: int = 0
@@ -50,7 +50,7 @@ class HeldBlocks:
         return len(self._held[POOL] | self._held[MEMORY])
 
     def take(self, answer: BlocksHeld) -> bool:
-        """Adds an answer. False: one before it is missing, so that only a whole one can be used."""
+        """Adds an answer. False = an earlier answer is missing, so that an answer with all blocks is needed."""
         if answer.is_whole:
             self._held = {POOL: set(), MEMORY: set()}
         elif (answer.ledger, answer.serial) == (self.ledger, self.serial):
@@ -65,27 +65,27 @@ class HeldBlocks:
         return True
 
     def whole(self) -> BlocksHeld:
-        """All of it as one answer, for a reader that begins here."""
+        """All blocks as one answer, for a reader that has seen no answer before."""
         stored = [StoredBlocks(medium, list(numbers)) for medium, numbers in self._held.items() if numbers]
         return BlocksHeld("", self.ledger, self.serial, is_whole=True, stored=stored, removed=[])
 
     def num_leading(self, numbers: Sequence[int]) -> int:
-        """How many of these blocks it holds, from the first one on."""
+        """How many of these blocks, from the first one on, the engine holds without a gap."""
         return sum(1 for _ in takewhile(self.__contains__, numbers))
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPrompt:
-    """A prompt that an engine has tokenized."""
+    """A prompt that an engine has tokenized, with its blocks of KV."""
 
     blocks: Sequence[int]
-    """Numbers of its whole blocks."""
+    """Numbers of the prompt's whole blocks of KV."""
     block_tokens: float
-    """Tokens of a block, as they are counted in a `Beginning`."""
+    """Tokens of one block, in the estimated tokens of a `Beginning`."""
 
 
 class CachedPrefixes:
-    """Belongs to one event loop.
+    """The cached prefixes of all replicas of one model. Belongs to one event loop.
 
     Args:
         clock: seconds; only differences count.
@@ -95,22 +95,22 @@ class CachedPrefixes:
         self._clock = clock
         self._sent = Affinity()
         self._held: dict[int, HeldBlocks] = {}
-        """By replica; a replica that is missing says nothing, and what was sent to it counts as held for good."""
+        """Reported blocks by replica. Prompts sent to a replica that reports no blocks count as cached for good."""
         self._prompts: OrderedDict[bytes, KnownPrompt] = OrderedDict()
-        """By the key of each block of their text, those that were used longest ago first."""
+        """Prompts by the key of each block of their text, the least recently used first."""
 
     @property
     def hears(self) -> bool:
-        """Some engine says what it holds."""
+        """Whether any engine reports its blocks."""
         return bool(self._held)
 
     def num_blocks(self, replica: int) -> int | None:
-        """How many blocks a replica holds; None = it has not said."""
+        """How many blocks a replica holds; None = it has not reported any."""
         held = self._held.get(replica)
         return None if held is None else len(held)
 
     def matched_tokens(self, beginning: Beginning) -> Callable[[int], int]:
-        """For one prompt: a function that says how many of its tokens a replica need not compute."""
+        """For one prompt: a function from a replica's number to the prompt tokens that the replica has cached."""
         known, num_shared = self._find(beginning)
         limit, now = min(num_shared, beginning.num_tokens - 1), self._clock()
 
@@ -124,21 +124,21 @@ class CachedPrefixes:
         return matched
 
     def note_sent(self, replica: int, beginning: Beginning) -> None:
-        """A request with this prompt was sent to a replica."""
+        """Notes that a request with this prompt was sent to a replica."""
         self._sent.note(replica, beginning)
 
     def note_heard(self, replica: int, beginning: Beginning) -> None:
-        """Another process has sent a request with this prompt, and will not say when it ends."""
+        """Notes that another process sent a request with this prompt. That process does not tell when it ends."""
         says = replica in self._held
         self._sent.note(replica, beginning, self._clock() + HEARD_S if says else inf)
 
     def note_end(self, replica: int, beginning: Beginning) -> None:
-        """A request is not at a replica any more: what the engine says counts soon, instead of what was sent."""
+        """Notes that a request left a replica: after `GRACE_S`, only the engine's report says whether it is cached."""
         if replica in self._held:
             self._sent.note(replica, beginning, self._clock() + GRACE_S)
 
     def note_accepted(self, beginning: Beginning, accepted: Accepted) -> None:
-        """An engine has tokenized a prompt, and named its blocks."""
+        """Notes the blocks of KV of a prompt that an engine has tokenized."""
         if not accepted.blocks:
             return
         tokens = beginning.num_tokens * BLOCK_ENTRIES / accepted.prompt_tokens
@@ -150,22 +150,22 @@ class CachedPrefixes:
             self._prompts.popitem(last=False)
 
     def note_held(self, replica: int, answer: BlocksHeld) -> bool:
-        """An engine says which blocks it holds. False: an answer before this one is missing; ask for a whole one."""
+        """Notes an engine's report of its blocks. False = an earlier report is missing; ask for all blocks."""
         if answer.is_whole and self._held.get(replica, HeldBlocks()).ledger != answer.ledger:
-            self._sent.forget(replica)  # it was sent to a process that has died, or that has been silent until now
+            self._sent.forget(replica)  # sent to a process that has died, or that has not reported before
         return self._held.setdefault(replica, HeldBlocks()).take(answer)
 
     def forget_sent(self, replica: int) -> None:
-        """The cache of a replica is empty."""
+        """Forgets which prompts were sent to a replica: its cache is empty."""
         self._sent.forget(replica)
 
     def drop(self, replica: int) -> None:
-        """There is no replica of this number any more."""
+        """Forgets all of a replica that was removed."""
         self._sent.forget(replica)
         self._held.pop(replica, None)
 
     def _find(self, beginning: Beginning) -> tuple[KnownPrompt | None, int]:
-        """A prompt with the longest known beginning of this text, and how many tokens they share."""
+        """A known prompt that shares the longest prefix with this text, and the tokens of that prefix."""
         for index in range(len(beginning.keys) - 1, -1, -1):
             if (known := self._prompts.get(beginning.keys[index])) is not None:
                 return known, (index + 1) * BLOCK_TOKENS

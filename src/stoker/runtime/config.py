@@ -1,4 +1,4 @@
-"""The settings of a server with several models; where they come from is not its business."""
+"""The settings of the model registry, as values with their ranges. It reads no files and no command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a configuration file says about one model, in `[registry.models.NAME]`."""
+    """The settings of one model in a configuration file, in its table `[registry.models.NAME]`."""
 
     source: str = ""
     """What `stoker pull` takes, or a path. Not given: the table's name."""

@@ -1,4 +1,4 @@
-"""One model of a registry: what is loaded of it, and who waits for it. It loads and unloads nothing itself."""
+"""The state of one model in a registry, with the requests that wait for it. `residency` loads and unloads the model."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _BUSY_RETRY_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """What is known of a model now, loaded or not."""
+    """A snapshot of a model's state, loaded or not."""
 
     spec: ModelSpec
     state: str
     """`unloaded`, `loading` or `loaded`."""
     metrics: RequestMetrics
     served: ServedModel | None
-    """None = it is not loaded."""
+    """The loaded model; None = it is not loaded."""
     plan: MemoryPlan | None
-    """What it takes, if it is loaded and counts."""
+    """Memory plan of the loaded model; None = it is not loaded, or its memory is not counted."""
     expires_in_s: float
-    """Until it is unloaded unless a request comes; `inf` = never."""
+    """Seconds until the model is unloaded if no request arrives; `inf` = never."""
     error: StokerError | None
-    """Why the last attempt to load or to reload it failed."""
+    """Why the last attempt to load or to reload the model failed."""
     loaded_part: float | None
-    """How far the weights are on their way into memory, if that is known. Range 0 … 1."""
+    """Fraction of the weights that is loaded, while the model loads; None = unknown. Range 0 … 1."""
     num_waiting: int
-    """Requests that wait for it to be loaded."""
+    """Requests that wait for the model to be loaded."""
     num_loads: int
     adapters: tuple[AdapterCard, ...] | None
-    """That were chosen while the server ran; None = those that it is configured with."""
+    """Adapters that were chosen while the server ran; None = the configured ones."""
     unloads: Counter[str]
-    """By reason: `asked`, `expired`, `evicted`."""
+    """Times that the model was unloaded, by reason: `asked`, `expired`, `evicted`, `replaced`."""
 
     @property
     def model_id(self) -> str:
@@ -59,54 +59,54 @@ class _Waiter:
 
 
 class ModelEntry:
-    """Belongs to one event loop.
+    """One model that can be asked for, from its registration until it is removed. Belongs to one event loop.
 
     Args:
-        spec: what it is.
+        spec: how the model is loaded, and its names.
         clock: seconds; only differences count.
     """
 
     def __init__(self, spec: ModelSpec, clock: Callable[[], float]) -> None:
         self.spec = spec
         self._former: tuple[ModelSpec, tuple[AdapterCard, ...] | None] | None = None
-        """What it was, with its adapters, until it is loaded as what it has become."""
+        """Specification and adapters before `become`, to return to if the new ones cannot be loaded."""
         self.metrics = RequestMetrics()
         self.instance: Instance | None = None
-        """Takes new requests, unless it is closed to them."""
+        """The loaded instance; it takes new requests unless `is_draining` or `yields` is set."""
         self.job: asyncio.Task[None] | None = None
-        """What is being done to it."""
+        """The running job: measuring, loading, reloading or unloading the model."""
         self.is_loading = False
-        """There is, or will be, a runtime that is no instance yet."""
+        """A runtime is being started, or is about to be, that is not `instance` yet."""
         self.is_draining = False
-        """No new requests: it will be closed when the last one has ended."""
+        """No new requests: the instance is closed when its last request has ended."""
         self.yields = False
-        """No new requests: another model waits for its memory, and has waited long enough."""
+        """No new requests: another model has waited for this model's memory long enough."""
         self.needs: MemoryNeeds | None = None
         self.is_measured = False
-        """`needs` is what its file says now."""
+        """`needs` is up to date with the model's file."""
         self.loaded_part: float | None = None
-        """How far the weights are, while they are loaded."""
+        """Fraction of the weights that is loaded, while the model loads. Range 0 … 1."""
         self.reserved_bytes = 0
-        """What it will take when it is loaded."""
+        """Memory that is promised to the running load, in bytes."""
         self.reserved_device_bytes = 0
-        """What it will take on devices with memory of their own."""
+        """Memory of GPUs with memory of their own that is promised to the running load, in bytes."""
         self.keep_alive_s = spec.keep_alive_s
         self.error: StokerError | None = None
         self.failed_at = -inf
         self.reload_error: StokerError | None = None
-        """Why the last attempt to make it another one failed, loaded or not; it is what it was."""
+        """Why the last reload, or the last load after `become`, failed; the former specification is in force."""
         self.num_loads = 0
         self.adapters: tuple[AdapterCard, ...] | None = None
-        """Adapters of the model, kept over reloads; None = those of the configuration."""
+        """Adapters that were chosen while the server ran, kept over reloads; None = the configured ones."""
         self.changing_adapters = asyncio.Lock()
-        """Held while adapters change, and while a new runtime copies them."""
+        """Held while adapters change, and while a new runtime takes them over."""
         self.unloads: Counter[str] = Counter()
         self._clock = clock
         self._waiters: deque[_Waiter] = deque()
         self._is_ordered = False
         self._wanted_at = 0.0
         self._seen: dict[Instance, Waiting] = {}
-        """Since when it has waited for the memory of an instance, and how many requests that had had then."""
+        """For each instance whose memory this model waits for: since when, and how many leases it had granted then."""
 
     @property
     def model_id(self) -> str:
@@ -118,7 +118,7 @@ class ModelEntry:
 
     @property
     def is_wanted(self) -> bool:
-        """It is to be loaded."""
+        """Whether the model is not loaded and should be."""
         return self.instance is None and (self._is_ordered or bool(self._waiters))
 
     @property
@@ -131,7 +131,7 @@ class ModelEntry:
 
     @property
     def expires_at(self) -> float:
-        """When it is to be unloaded, as it looks now."""
+        """The time on `clock` when the model is unloaded if no request arrives; `inf` = never."""
         if self.instance is None or self.spec.is_pinned:
             return inf
         used_at = self.instance.used_at if self.instance.is_idle else self._clock()
@@ -155,10 +155,10 @@ class ModelEntry:
         )
 
     def grant(self, keep_alive_s: float | None = None) -> Lease:
-        """Of a model that takes requests.
+        """Leases the model, which must take requests.
 
         Args:
-            keep_alive_s: from now on it stays so long without a request; None = as before.
+            keep_alive_s: from now on, seconds that the model stays loaded without a request; None = unchanged.
         """
         assert self.instance is not None, "nothing is loaded"
         if keep_alive_s is not None:
@@ -166,15 +166,15 @@ class ModelEntry:
         return self.instance.lease()
 
     def order(self) -> None:
-        """It is to be loaded, whether a request waits for it or not."""
+        """Marks the model as to be loaded, whether a request waits for it or not."""
         self._note_wanted()
         self._is_ordered = True
 
     def become(self, spec: ModelSpec) -> None:
-        """It is this from now on, and nothing is loaded of it; if that cannot be loaded, it is again what it was.
+        """Replaces the specification of a model that is not loaded. If loading fails, the former one is restored.
 
         Raises:
-            ModelNotLoaded: it is being loaded or measured.
+            ModelNotLoaded: the model is being loaded or measured.
         """
         if self.job is not None:
             raise ModelNotLoaded(
@@ -186,11 +186,11 @@ class ModelEntry:
         self.spec, self.is_measured = spec, False
 
     async def wait(self, limit_s: float, keep_alive_s: float | None = None) -> Lease:
-        """Waits until the model is loaded and takes requests. The caller has started the load.
+        """Waits until the model is loaded and takes requests. The caller wakes `Residency`, which starts the load.
 
         Raises:
-            Overloaded: it was not within `limit_s`.
-            StokerError: it cannot be loaded.
+            Overloaded: the model was not loaded within `limit_s` seconds.
+            StokerError: the model cannot be loaded.
         """
         self._note_wanted()
         waiter = _Waiter(asyncio.get_running_loop().create_future(), keep_alive_s)
@@ -206,14 +206,14 @@ class ModelEntry:
                 self._waiters = deque(other for other in self._waiters if other is not waiter)
 
     def admit(self) -> None:
-        """It takes requests: those who wait for it go on."""
+        """Grants a lease to every waiting request; the model must take requests."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.future.done():
                 waiter.future.set_result(self.grant(waiter.keep_alive_s))
 
     def settle(self, instance: Instance) -> None:
-        """It is loaded."""
+        """Notes that the model is loaded, and admits the waiting requests."""
         self.instance, self.error, self.failed_at = instance, None, -inf
         self._former = None
         self.keep_alive_s = self.spec.keep_alive_s
@@ -222,7 +222,7 @@ class ModelEntry:
         self.admit()
 
     def fail(self, error: StokerError) -> None:
-        """It cannot be loaded: those who wait for it hear why."""
+        """Notes that the model cannot be loaded, and ends the waiting requests with the error."""
         if self._former is None:
             self.error, self.failed_at = error, self._clock()
         else:
@@ -236,11 +236,11 @@ class ModelEntry:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.future.done():
-                # Each raises one of its own: a traceback belongs to one task.
+                # Each task raises its own copy of the error: a traceback belongs to one task.
                 waiter.future.set_exception(error_from_code(error.code, error.message, error.fields))
 
     def waiting_for(self, instance: Instance) -> Waiting:
-        """How long this model has waited for the memory of that one."""
+        """Since when this model has waited for the memory of `instance`, and the leases granted there meanwhile."""
         first = self._seen.get(instance)
         if first is None:
             first = Waiting(max(self._wanted_at, instance.loaded_at), instance.num_granted)
@@ -259,6 +259,6 @@ class ModelEntry:
 
 
 def _give_back(future: asyncio.Future[Lease]) -> None:
-    """The one who waited has gone, maybe in the moment in which it was granted."""
+    """Closes a lease that was granted in the moment in which the waiting task was cancelled."""
     if future.done() and not future.cancelled() and future.exception() is None:
         future.result().close()

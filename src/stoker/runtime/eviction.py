@@ -1,12 +1,12 @@
-"""Who has to leave so that another model fits, and when. It decides; it does nothing.
+"""The eviction policy: which loaded models are unloaded so that another one fits, and when. It unloads nothing itself.
 
 ```
-B is asked for, and does not fit beside A
+a request needs model B, which does not fit into memory beside A
 
-A is used, again and again          A leaves, B comes
+requests keep using A               A is unloaded, B is loaded
 |-----------------------------------|---------------> time
-0                                   bound: `wait_s` after B was asked for (and after A was loaded),
-                                    or `max_requests` for A meanwhile; sooner once A was left alone for `linger_s`
+0                                   bound: `wait_s` after the request for B (and after A was loaded),
+                                    or `max_requests` for A meanwhile; sooner once A was idle for `linger_s`
 ```
 """
 
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapBounds:
-    """How long a loaded model goes on being used while another one waits for its memory."""
+    """How long a loaded model takes requests while another one waits for its memory."""
 
     wait_s: float = 5.0
     max_requests: int = 64
     linger_s: float = 0.25
-    """A client that asks one thing after the other is not cut off between two of them."""
+    """Seconds that a model is idle before it is unloaded early, so that sequential requests are not interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +33,25 @@ class Candidate:
     key: str
     num_bytes: int
     used_at: float
-    """Last use before the current one, if the model is in use."""
+    """Time of the last use; for a model in use, of the use before the current one."""
     is_idle: bool
     device_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What has to become free before a model can be loaded; below 1 = nothing."""
+    """What has to become free before a model can be loaded. In each field, below 1 = nothing."""
 
     num_bytes: int
     device_bytes: int = 0
     places: int = 0
-    """How many models must leave, whatever their size."""
+    """Number of models that must be unloaded, whatever their size."""
 
     def __bool__(self) -> bool:
         return max(self.num_bytes, self.device_bytes, self.places) > 0
 
     def is_met_by(self, leaving: Sequence[Candidate]) -> bool:
-        """Whether enough becomes free if these leave."""
+        """Whether enough becomes free if these models are unloaded."""
         return (
             sum(candidate.num_bytes for candidate in leaving) >= self.num_bytes
             and sum(candidate.device_bytes for candidate in leaving) >= self.device_bytes
@@ -61,12 +61,12 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a candidate has had while another model waits for its memory."""
+    """How long, and for how many requests, a candidate stayed loaded while another model waits for its memory."""
 
     since: float
-    """When the other one was asked for, or when the candidate was loaded, whichever is later."""
+    """The time when the waiting model was requested or the candidate was loaded, whichever is later."""
     num_requests: int
-    """That the candidate was given since then."""
+    """Requests that the candidate got since then."""
 
 
 def choose_victims(candidates: Sequence[Candidate], lack: Lack) -> tuple[Candidate, ...] | None:
@@ -77,7 +77,7 @@ def choose_victims(candidates: Sequence[Candidate], lack: Lack) -> tuple[Candida
         lack: what has to become free.
 
     Returns:
-        None: not even all of them free enough.
+        The models to unload; None if not even all candidates free enough.
     """
     chosen: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (not c.is_idle, c.used_at)):
@@ -94,12 +94,12 @@ def choose_victims(candidates: Sequence[Candidate], lack: Lack) -> tuple[Candida
 
 
 def has_had_enough(waiting: Waiting, bounds: SwapBounds, now: float) -> bool:
-    """The bound is reached: the model takes no further requests until the other one was loaded."""
+    """Whether the bound is reached, so that the model takes no further requests until the waiting one is loaded."""
     return now >= waiting.since + bounds.wait_s or waiting.num_requests >= bounds.max_requests
 
 
 def leaves_at(candidate: Candidate, waiting: Waiting, bounds: SwapBounds) -> float:
-    """When a model may be unloaded, or, while it is used, when its bound is reached."""
+    """The time when an idle model may be unloaded; for a model in use, the time when its bound is reached."""
     bound_at = waiting.since + bounds.wait_s
     if not candidate.is_idle:
         return bound_at

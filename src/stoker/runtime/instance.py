@@ -1,4 +1,4 @@
-"""One loaded runtime, and who uses it. It decides nothing about who comes and who goes."""
+"""A loaded runtime with a count of the requests that use it. What is loaded and unloaded is decided in `residency`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Instance:
     """A loaded runtime with a count of its users. Belongs to one event loop; its creator closes it when it is idle.
 
     Args:
-        served: the runtime, which answers already, under its names.
-        plan: what it takes; None = it does not count.
+        served: the started runtime, with its names.
+        plan: the memory that it takes; None = its memory is not counted.
         clock: seconds; only differences count.
-        on_idle: called when the last user has released it.
-        on_use: called when it is idle no more.
+        on_idle: called when the last lease is closed.
+        on_use: called when an idle instance gets its first lease.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Instance:
         """Set while no request uses the runtime."""
         self.idle.set()
         self.num_granted = 0
-        """Leases, since it was loaded."""
+        """Number of leases granted since the model was loaded."""
         self._num_leases = 0
         self._clock = clock
         self._on_idle, self._on_use = on_idle, on_use
@@ -46,7 +46,7 @@ class Instance:
 
     @property
     def device_bytes(self) -> int:
-        """Memory that it takes on GPUs which have some of their own."""
+        """Bytes that the runtime takes on GPUs with memory of their own."""
         return self.plan.device_bytes if self.plan is not None else 0
 
     @property
@@ -54,7 +54,7 @@ class Instance:
         return self.idle.is_set()
 
     def lease(self) -> Lease:
-        """From now on it is used by one more."""
+        """Counts one more user, until the returned lease is closed."""
         self._num_leases += 1
         self.num_granted += 1
         self.idle.clear()
@@ -63,7 +63,7 @@ class Instance:
         return Lease(self)
 
     def release(self) -> None:
-        """By one less; only for `Lease`."""
+        """Counts one user less; only `Lease` calls this."""
         self._num_leases -= 1
         self.used_at = self._clock()
         if self._num_leases == 0:
@@ -72,7 +72,7 @@ class Instance:
 
 
 class Lease:
-    """Keeps a model loaded for one request; to be closed in every case."""
+    """Keeps a model loaded for one request, whose handler must close it in every case."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -83,12 +83,12 @@ class Lease:
         return self._instance.served
 
     def share(self) -> Lease:
-        """Another one, for work that outlives this one."""
+        """A second lease on the same instance, for work that outlives this lease."""
         assert self._is_open, "a closed lease keeps nothing"
         return self._instance.lease()
 
     def close(self) -> None:
-        """Calling it twice is allowed."""
+        """Releases the model. Calling it twice is allowed."""
         if self._is_open:
             self._is_open = False
             self._instance.release()

@@ -1,4 +1,4 @@
-"""How long a model stays loaded without a request, as people and Ollama's clients say it."""
+"""Parses `keep_alive`, the time that a model stays loaded without a request, in the notation of Ollama."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0
 
 
 def parse_keep_alive(value: str | float) -> float:
-    """The seconds of a duration, `inf` if it is negative: for ever.
+    """The seconds of a duration; `inf` (for ever) if the duration is negative.
 
     >>> parse_keep_alive("1h30m"), parse_keep_alive(20), parse_keep_alive("-1")
     (5400.0, 20.0, inf)
@@ -23,7 +23,7 @@ def parse_keep_alive(value: str | float) -> float:
         value: seconds, as a number or as text, or text such as `5m`, `500ms` or `1h30m`.
 
     Raises:
-        InvalidInput: it is none of these.
+        InvalidInput: the value is no duration.
     """
     seconds = _parse(value) if isinstance(value, str) else float(value)
     if seconds is None or not isfinite(seconds):

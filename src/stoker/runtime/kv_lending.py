@@ -1,10 +1,11 @@
-"""Has the models of a server lend each other the KV memory that they do not use. How much is decided in `kv_shares`.
+"""Lets the models of a server lend each other unused KV cache memory. `kv_shares` computes how much each may use.
 
 ```
 while requests run, 4 times a second:   ask each engine ---> share out ---> lower limits ---> raise others
 ```
 
-A limit is raised only when the engine that gives the memory has said that it holds no more than its own new one.
+A limit is raised only after the engine that gives up the memory has confirmed that it holds no more than its own new
+limit.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from stoker.runtime.kv_shares import PoolUse, share_out
 logger = logging.getLogger(__name__)
 
 EVERY_S = 0.25
-"""Seconds between two looks while a model has requests. No model waits longer, beyond two steps, for its share."""
+"""Seconds between two rounds while a model has requests. A model gets its share within that time plus two steps."""
 _QUIET_AFTER_S = 60.0
-"""A model without requests for so long lends what finished conversations hold to those of other models."""
+"""Seconds without a request after which the cached conversations of a model make room for those of other models."""
 _ASK_S = 5.0
-"""An engine that does not answer within that time is in a long step, or gone: it keeps what it has."""
+"""Timeout of a question to an engine. An engine that does not answer is in a long step, or gone: its limit stays."""
 _WORTHWHILE_PART = 32
-"""A limit is raised by at least this part of the share, unless requests need less."""
+"""A limit is raised by at least the share divided by this number, unless running requests need more than the limit."""
 
 
 @dataclass(slots=True)
 class _Pool:
-    """What is known of the pool of one model."""
+    """The state of one model's KV pool, as its engine last described it."""
 
     instance: Instance
     known: KVShare
-    """The newest answer."""
+    """The engine's newest answer."""
     answers: bool
-    """It has answered in this round."""
+    """Whether the engine has answered in this round."""
 
 
 class KVLending:
-    """Belongs to one event loop.
+    """The task that moves KV limits between the models of a server. Belongs to one event loop.
 
     Args:
-        instances: the loaded models, with those that are being unloaded.
+        instances: returns the loaded instances and those that are being unloaded.
         clock: seconds; only differences count.
     """
 
@@ -57,22 +58,22 @@ class KVLending:
         self._clock = clock
         self._pools: dict[Instance, _Pool] = {}
         self._settled: Instance | None = None
-        """The only model that takes part, which has its share."""
+        """The only model that takes part, once its limit is its share: then nothing is left to move."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Starts to look after the pools."""
+        """Starts the task."""
         self._task = asyncio.create_task(self._run(), name="stoker-kv-lending")
 
     async def close(self) -> None:
-        """Limits stay as they are. Calling it twice is allowed."""
+        """Ends the task; limits stay as they are. Calling it twice is allowed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def wake(self) -> None:
-        """A model has a request, was loaded, or is gone."""
+        """Wakes the task: a model got a request, was loaded, or was unloaded."""
         self._changed.set()
 
     async def _run(self) -> None:
@@ -87,17 +88,17 @@ class KVLending:
                 await self._changed.wait()
 
     async def _look_safely(self, lenders: Iterable[Instance]) -> None:
-        """The border of this task: a request may wait for what the next round gives it."""
+        """Runs a round and logs its errors: the task must go on, as a request may wait for memory of the next round."""
         try:
             await self.look(lenders)
         except Exception:
             logger.exception("a look at the KV pools failed")
 
     async def look(self, lenders: Iterable[Instance]) -> None:
-        """Moves the limits once, as the pools are used now.
+        """Runs one round: asks how the pools are used, and moves the limits.
 
         Args:
-            lenders: the models that take part; what others hold is not counted.
+            lenders: the models that take part; memory of other models is not counted.
         """
         answers = {instance: self._ask(instance, None) for instance in lenders}
         found = dict(zip(answers, await asyncio.gather(*answers.values()), strict=True))
@@ -144,11 +145,11 @@ class KVLending:
         answer = await self._ask(pool.instance, limit)
         if answer is not None:
             pool.known = answer
-        elif is_larger:  # it may have heard of it
+        elif is_larger:  # the engine may have applied it
             pool.known = msgspec.structs.replace(pool.known, limit=limit)
 
     async def _ask(self, instance: Instance, limit: int | None) -> KVShare | None:
-        """None = there is no answer."""
+        """The engine's answer; None = it did not answer."""
         try:
             async with asyncio.timeout(_ASK_S):
                 return await instance.served.runtime.ask(ShareKV(limit=limit))

@@ -1,4 +1,4 @@
-"""How large the KV pool of each model may be while models lend each other theirs. Nothing is asked or changed here.
+"""Computes how large the KV pool of each model may be while models lend each other memory. Asks and changes nothing.
 
 ```
     share of A        share of B        share of C
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 _STEP_PART = 4
-"""A model that is short wants this part of its share more at a time."""
+"""A model that is short of memory asks for the share divided by this number more in each round."""
 _HEADROOM_PART = 8
-"""A model with requests wants this part of its share beyond what it holds: their answers grow."""
+"""A model with requests asks for the share divided by this number beyond what it holds, for growing answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,30 +26,30 @@ class PoolUse:
     least: int
     most: int
     limit: int
-    """What the pool may hold now."""
+    """The present limit of the pool."""
     held: int
-    """By requests and finished conversations."""
+    """Memory that requests and finished conversations hold."""
     needed: int
-    """By requests; 0 = there is none."""
+    """Memory that requests need; 0 = there are no requests."""
     is_short: bool
-    """Something was evicted, or a request preempted, since the last look."""
+    """Cached blocks were evicted, or a request was preempted, since the last round."""
     is_quiet: bool
-    """It has had no request for a while."""
+    """The model has had no request for a while."""
 
     @property
     def as_it_is(self) -> PoolUse:
-        """Of an engine that does not answer: nothing can be taken from it, nor can it use more."""
+        """The use to assume of an engine that does not answer: its limit can be neither lowered nor raised."""
         limit = self.limit
         return replace(self, least=min(limit, self.share), held=limit, needed=limit, most=limit, is_short=False)
 
     @property
     def is_busy(self) -> bool:
-        """It has requests, or had some since the last look."""
+        """Whether the model has requests, or had some since the last round."""
         return self.needed > 0 or self.is_short
 
     @property
     def wanted(self) -> int:
-        """What would be of use."""
+        """The limit that the model could make use of, in bytes."""
         if not self.is_busy:
             return min(self.held, self.most)
         used = max(self.held, self.needed)
@@ -59,12 +59,12 @@ class PoolUse:
 
 
 def share_out(pools: Sequence[PoolUse]) -> list[int]:
-    """The limit of each pool, in bytes; together no more than their shares.
+    """The limit of each pool, in bytes; the sum is at most the sum of the shares.
 
-    Each gets its `least` and, up to its share, what is wanted by a model with requests: at least what these need. What
-    is left goes to requests that need more than their share, then to finished conversations: those of models that had
-    requests lately, up to their shares; those of models with requests; and at last of all others. So a model never has
-    to wait for its share, whatever others hold.
+    Each pool gets its `least`; a model with requests also gets what it wants, up to its share. Memory that is left goes
+    first to requests that need more than their model's share. Then it goes to finished conversations: to those of
+    models with recent requests, up to their shares; to those of models with requests; and last to all others. A model
+    therefore never waits for its share, whatever other models hold.
     """
     limits = [pool.least for pool in pools]
     left = sum(pool.share for pool in pools) - sum(limits)
@@ -85,7 +85,7 @@ _LEVELS: tuple[Callable[[PoolUse], int], ...] = (
 
 
 def _raise(limits: list[int], goals: Sequence[int], pools: Sequence[PoolUse], left: int) -> int:
-    """Raises each limit to its goal, or in proportion to shares where not enough is left; returns what is left then."""
+    """Raises each limit to its goal, or in proportion to the shares if memory does not suffice; returns the rest."""
     wanting = {i for i, goal in enumerate(goals) if goal > limits[i]}
     while wanting and left > 0:
         total = sum(pools[i].share for i in wanting)

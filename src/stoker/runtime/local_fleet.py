@@ -1,9 +1,9 @@
-"""Replicas that are processes of this machine: how many there are, and how each comes, drains and goes.
+"""The fleet of replicas that are processes of this machine: adds, drains and removes them as the load demands.
 
 ```
       add                loaded                 give up             last request ended
    ─────────► loading ────────────► serving ◄───────────► draining ────────────────────► closed
-                 │ failed              │ failed      add again
+                 │ failed              │ failed   added again
                  └──────► closed ◄─────┘
 ```
 """
@@ -30,7 +30,7 @@ from stoker.runtime.replica_set import FAILED, ReplicaSet
 logger = logging.getLogger(__name__)
 
 MakeRuntime: TypeAlias = Callable[[int, ModelCard | None], Runtime]
-"""Makes the runtime of the replica of this number, not started; all but the first are told what the first became."""
+"""Makes the runtime of the replica with this number, without starting it. All but the first get the first's card."""
 
 CHECK_S = 1.0
 
@@ -40,7 +40,7 @@ class LocalFleet:
 
     Args:
         make: makes a replica's runtime. An engine that dies must end its requests at once, see `EngineClient.repeats`.
-        config: how many there are.
+        config: the number of replicas, and when it changes.
         clock: seconds; only differences count.
     """
 
@@ -55,7 +55,7 @@ class LocalFleet:
         self._loads: dict[Replica, asyncio.Task[None]] = {}
         self._followers: dict[Replica, BlockFollower] = {}
         self._ending: set[asyncio.Future[None]] = set()
-        """Followers of replicas that have gone."""
+        """Tasks that close the followers of removed replicas."""
         self._checking: asyncio.Task[None] | None = None
 
     def listen(self, on_checked: Callable[[], None]) -> None:
@@ -63,10 +63,10 @@ class LocalFleet:
         self._on_checked = on_checked
 
     async def start(self) -> None:
-        """Loads the first replica, then, together, those that there shall be at least.
+        """Loads the first replica, then concurrently the others up to the minimum number.
 
         Raises:
-            StokerError: one of them cannot be loaded; none is left.
+            StokerError: a replica cannot be loaded; no replica is left.
         """
         async with aclosing_on_error(self.close):
             first = self._new()
@@ -76,11 +76,11 @@ class LocalFleet:
         self._checking.add_done_callback(_note_fault)
 
     async def wake(self, limit_s: float | None = None) -> None:
-        """Does nothing: there is always a replica. See `Fleet`."""
+        """Does nothing, because a local model always has a replica. See `Fleet`."""
 
     def check(self) -> None:
-        """Scales, and removes what has drained or failed; to be called about once a second."""
-        self.members.health()  # what a process has counted so far is noted before it may die
+        """Scales, and removes replicas that have drained or failed; to be called about once a second."""
+        self.members.health()  # notes the counters of each process, which are lost when it dies
         for replica in self.members.replicas:
             is_idle = replica.phase is Phase.DRAINING and replica.num_open == 0
             has_failed = replica.phase is Phase.SERVING and replica.runtime.health().state == FAILED
@@ -94,7 +94,7 @@ class LocalFleet:
         self._on_checked()
 
     async def close(self) -> None:
-        """Ends everything. Calling it twice is allowed."""
+        """Cancels loads and closes all replicas. Calling it twice is allowed."""
         self.members.mark_closed()
         tasks = [task for task in (self._checking, *self._loads.values()) if task is not None]
         for task in tasks:
@@ -111,7 +111,7 @@ class LocalFleet:
         self.members.remove(replica)
 
     def _follow(self, replica: Replica) -> None:
-        """Where there are several replicas, requests go where their prompts are cached."""
+        """Follows the replica's KV blocks, which routing needs only if there may be several replicas."""
         if self._config.max_replicas > 1:
             follower = self._followers[replica] = BlockFollower(replica.runtime)
             follower.listen(lambda answer: self.prefixes.note_held(replica.number, answer))
@@ -140,7 +140,7 @@ class LocalFleet:
         return replica
 
     def _add(self) -> None:
-        """One more: one that is draining has the model in memory still."""
+        """Adds a replica; prefers a draining one, which still has the model in memory."""
         draining = next((r for r in self.members.replicas if r.phase is Phase.DRAINING), None)
         if draining is not None:
             draining.phase = Phase.SERVING
@@ -162,14 +162,14 @@ class LocalFleet:
             self._loads.pop(replica, None)
 
     def _give_one_up(self) -> None:
-        """The one with the least to do; of several, the newest."""
+        """Drains the replica with the fewest requests; among equals, the newest."""
         serving = [replica for replica in self.members.replicas if replica.phase is Phase.SERVING]
         replica = min(serving, key=lambda replica: (replica.num_open, -replica.number))
         logger.info("replica %d is given up when its %d requests have ended", replica.number, replica.num_open)
         replica.phase = Phase.DRAINING
 
     async def _start(self, replica: Replica) -> None:
-        """Raises StokerError if it cannot be loaded, or has become another model than the first one."""
+        """Raises StokerError if the replica cannot be loaded, or if its file has changed since the first one's load."""
         card, first = await replica.runtime.start(), self.members.first_card
         if first is not None and not is_same_model(card, first):
             raise ModelFileInvalid(
@@ -186,7 +186,7 @@ class LocalFleet:
 
 
 async def _all_or_first_error(loads: list[Coroutine[Any, Any, None]]) -> None:
-    """As soon as one fails, the others are given up."""
+    """Runs the loads concurrently; as soon as one fails, cancels the others and raises its error."""
     tasks = [asyncio.ensure_future(load) for load in loads]
     try:
         await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""How much memory the models may take, and how much of it is promised. It measures and adds; it decides nothing."""
+"""Accounts for memory: how much the models may take, and how much is promised to them. It decides nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MIB = 2**20
 
 
 class MemoryLedger:
-    """Counts by plan, because what a loaded model has not touched yet is promised to it all the same.
+    """The memory account of a server. Counts memory plans: memory that a model has not touched yet is promised, too.
 
     Args:
-        entries: all models.
-        leaving: instances that are not closed yet, and in no entry any more.
+        entries: returns all models.
+        leaving: returns instances that are being closed, and in no entry any more.
         config: `memory_budget` and `models_max`.
-        available: bytes that this machine has left.
+        available: returns the free memory of this machine, in bytes.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MemoryLedger:
         self._device_budget = 0
 
     def open(self) -> None:
-        """To be called before anything is loaded: what is free now is what there is."""
+        """Sets the budget: `memory_budget`, or the memory that is free now. Call it before a model is loaded."""
         self._budget = self._given * _MIB if self._given is not None else self._available()
 
     def free(self) -> int:
@@ -50,12 +50,12 @@ class MemoryLedger:
         return min(self._budget - promised, self._available() - reserved)
 
     def learn_devices(self, needs: MemoryNeeds | None) -> None:
-        """Takes what devices said when a model was measured, unless a part of it is taken by what is loaded here."""
+        """Takes the GPU memory that a measurement found free as the budget, unless loaded models occupy some of it."""
         if needs is not None and needs.devices is not None and not self._promised_on_devices():
             self._device_budget = needs.devices.room
 
     def device_room(self) -> int:
-        """Bytes of devices with memory of their own that are not promised to a model."""
+        """Bytes on GPUs with memory of their own that are not promised to a model."""
         return self._device_budget - self._promised_on_devices()
 
     def _promised_on_devices(self) -> int:
@@ -63,7 +63,7 @@ class MemoryLedger:
         return reserved + sum(instance.device_bytes for instance in self._instances())
 
     def lack(self, needs: MemoryNeeds | None) -> Lack:
-        """What has to become free before a model can be loaded as it is placed."""
+        """What has to become free before a model with these needs can be loaded."""
         device_bytes = 0 if needs is None or not needs.device_bytes else needs.device_bytes - self.device_room()
         return Lack(self.missing(needs), device_bytes, self.missing_places())
 
@@ -72,14 +72,14 @@ class MemoryLedger:
         return 0 if needs is None else max(0, needs.least_bytes - self.free())
 
     def missing_places(self) -> int:
-        """How many models must leave before another one can be loaded, whatever their size."""
+        """Number of models that `models_max` requires to unload before another one can be loaded."""
         if not self._models_max:
             return 0
         loading = sum(entry.instance is None and entry.is_loading for entry in self._entries())
         return max(0, len(self._instances()) + loading + 1 - self._models_max)
 
     def no_room(self, entry: ModelEntry) -> ResourceExhausted:
-        """The error of a model that does not fit even when all others that may be unloaded are gone."""
+        """The error for a model that does not fit even if all models that may be unloaded are unloaded."""
         pinned = ", ".join(e.model_id for e in self._entries() if e.instance is not None and e.spec.is_pinned)
         stays = f"; {pinned} stay loaded" if pinned else ""
         if entry.needs is None or not self.missing(entry.needs):

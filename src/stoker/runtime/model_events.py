@@ -1,4 +1,4 @@
-"""Events about models that are loaded and unloaded. A slow subscriber is not waited for."""
+"""Events about models that are loaded, unloaded and downloaded. A slow subscriber is dropped, not waited for."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from stoker.models.memory_plan import MemoryPlan
 logger = logging.getLogger(__name__)
 
 STAGES = ("measure", "make_room", "load")
-"""Of loading, in this order; one may be left out."""
+"""Stages of loading a model, in this order; a stage may be left out."""
 
 _MAX_FOLLOWERS = 64
 _MAX_UNREAD = 256
-"""Of one follower; with more he is taken for lost, and his news end."""
+"""Maximum number of unread events of a follower; one that reads no faster is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEvent:
-    """Something happened to a model."""
+    """A change in the state of a model."""
 
     model: str
     state: str
-    """`loading`, `loaded`, `unloaded`, or `removed`; of downloads `downloading`, `downloaded` or `download_failed`; or
-    `listed`: the list of models is another one."""
+    """`loading`, `loaded`, `unloaded` or `removed`; for downloads `downloading`, `downloaded` or `download_failed`; or
+    `listed`: the list of models has changed."""
     stage: str = ""
-    """Of `loading`: one of `STAGES`."""
+    """Stage of `loading`: one of `STAGES`."""
     plan: MemoryPlan | None = None
-    """Of the stage `load`, when it begins."""
+    """Memory plan of the model, at the beginning of the stage `load`."""
     loaded_part: float | None = None
-    """Of the stage `load`, again and again: how far the weights are. Range 0 … 1; it never falls."""
+    """Progress in the stage `load`: the loaded fraction of the weights. Range 0 … 1; it never falls."""
     reason: str = ""
-    """Of `unloaded`: `asked`, `expired`, `evicted`, `replaced`, `failed`."""
+    """Reason of `unloaded`: `asked`, `expired`, `evicted`, `replaced` or `failed`."""
     message: str = ""
-    """Of what failed."""
+    """The error's message, if something failed."""
     file: str = ""
-    """Of `downloading`: what is being transferred, and how far it is."""
+    """File that is being transferred, in the state `downloading`."""
     completed_bytes: int = 0
     total_bytes: int = 0
-    """0 = not known."""
+    """Size of the download; 0 = unknown."""
 
 
 class ModelEvents:
-    """A board with the news; belongs to one event loop."""
+    """Publishes the events of a server's models to its subscribers. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._followers: set[asyncio.Queue[ModelEvent | None]] = set()
         self._listeners: list[Callable[[ModelEvent], None]] = []
 
     def listen(self, listener: Callable[[ModelEvent], None]) -> None:
-        """Has it called with all news; it must not wait."""
+        """Adds a function that is called with every event; it must not block."""
         self._listeners.append(listener)
 
     def publish(self, event: ModelEvent) -> None:
@@ -73,12 +73,12 @@ class ModelEvents:
                 follower.put_nowait(event)
 
     def check_room(self) -> None:
-        """Raises Overloaded if too many follow already."""
+        """Raises Overloaded if too many clients follow already."""
         if len(self._followers) >= _MAX_FOLLOWERS:
             raise Overloaded(f"{_MAX_FOLLOWERS} clients follow the models already", retry_after_s=5.0)
 
     async def follow(self) -> AsyncGenerator[ModelEvent, None]:
-        """All news from now on; they end when the board is closed, or if they are not read."""
+        """All events from now on; the stream ends on `close`, or if too many events stay unread."""
         inbox: asyncio.Queue[ModelEvent | None] = asyncio.Queue(_MAX_UNREAD)
         self._followers.add(inbox)
         try:

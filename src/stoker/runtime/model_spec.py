@@ -1,4 +1,4 @@
-"""What a model is before anything of it is loaded: its names, how it is loaded, and how long it stays."""
+"""`ModelSpec`: the names of a model, how to load it, and how long it stays loaded. It loads nothing itself."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def _uncounted() -> MemoryNeeds | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model that can be loaded."""
+    """A model that a registry can load."""
 
     names: tuple[str, ...]
-    """The first one is its id; the others are aliases."""
+    """The first name is the model's id; the others are aliases."""
     make: Callable[[MemoryPlan | None], Runtime]
-    """A runtime for this plan that has not been started. Called for every attempt to load."""
+    """Makes a runtime for a memory plan, without starting it. Called for every attempt to load."""
     measure: Callable[[], MemoryNeeds | None] = _uncounted
-    """What it takes. Reads its file, on a thread of its own. None = it does not count.
+    """Reads the memory needs from the model's file; runs on a thread. None = the model's memory is not counted.
 
     Raises:
         ModelError: the file is missing or damaged.
@@ -34,7 +34,7 @@ class ModelSpec:
     is_pinned: bool = False
     """A pinned model stays loaded, even if another model needs memory or a client asks to unload it."""
     keep_alive_s: float = inf
-    """Without a request for so long it is unloaded."""
+    """Seconds without a request after which the model is unloaded; `inf` = never."""
     loads_at_start: bool = False
 
     @property

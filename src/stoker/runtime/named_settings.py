@@ -1,4 +1,4 @@
-"""What settings say of models by name: aliases, pins and keep-alive times; and that each name means one model."""
+"""Applies settings that name models (aliases, pins and keep-alive times), and checks that each name means one model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NamedSettings:
     """Alias -> model."""
     pinned: frozenset[str]
     keep_alive_s: Mapping[str, float]
-    """Keep-alive by model; the empty name is for all others."""
+    """Keep-alive times in seconds, by model; the empty name stands for all other models."""
 
     @classmethod
     def of(cls, registry: RegistryConfig) -> NamedSettings:
@@ -37,7 +37,7 @@ class NamedSettings:
         return cls(aliases, frozenset(registry.pin), keep_alive)
 
     def applied(self, spec: ModelSpec) -> ModelSpec:
-        """The model with what the settings say of it."""
+        """The model's specification with the settings applied."""
         further = (alias for alias, model in self.aliases.items() if model in spec.names)
         said = [self.keep_alive_s[name] for name in (*spec.names, "") if name in self.keep_alive_s]
         return replace(
@@ -72,7 +72,7 @@ class NamedSettings:
 
 
 def without_shared_names(specs: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
-    """Files of one name in different folders are called by their paths, because their short name is ambiguous."""
+    """The models without short names that several of them share: files of one name in two folders keep their paths."""
     owners = Counter(name for spec in specs for name in spec.names)
     for spec in specs:
         short = {short_name(name) for name in spec.names if short_name(name) != name}
@@ -80,7 +80,7 @@ def without_shared_names(specs: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
 
 
 def _pair(item: str) -> tuple[str, str]:
-    """The parts around the first `=`; the first one is empty if there is none."""
+    """The parts before and after the first `=`; without a `=`, an empty string and the whole text."""
     name, is_there, value = item.partition("=")
     return (name, value) if is_there else ("", name)
 

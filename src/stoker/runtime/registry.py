@@ -1,6 +1,6 @@
-"""Which model answers to which name, and that it is loaded when it is asked; it knows no wire format.
+"""The registry of models: it resolves the name in a request to a model and has that model loaded. Knows no wire format.
 
-Who shall be loaded, and who leaves for it, is decided in `residency`.
+The module `residency` decides which models are in memory and which one is unloaded to make room.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ __all__ = ["Lease", "ModelSpec", "ModelStatus", "Registry", "ServedModel"]
 logger = logging.getLogger(__name__)
 
 _FAILURE_REST_S = 5.0
-"""Who asks for a model that could not be loaded hears the same for so long: each attempt may cost others theirs."""
+"""Seconds after a failed load in which requests get that error at once: a new attempt may unload other models."""
 _QUEUE_RETRY_S = 10.0
 _DISCOVER_EVERY_S = 1.0
 _MAX_NAMED = 20
-"""Models in the error about a name that is not known."""
+"""Maximum number of model ids that the error about an unknown name lists."""
 
 
 class Registry:
-    """The models that can be asked for. Belongs to one event loop.
+    """All models that a server serves, loaded or not. Belongs to one event loop.
 
-    With one model any name is taken to mean it, as llama-server does; `strict` refuses names that are not its own.
+    A registry of one model accepts any name for it, as llama-server does, unless `strict` is set.
 
     Args:
         specs: models that are known from the beginning; ids and aliases all differ.
-        config: bounds and times.
-        strict: with one model, refuse names that are not its own.
-        discover: looks for further models, on a thread; they may come and go. None = there are no others.
-        available: bytes of memory that this machine has left.
+        config: limits and times.
+        strict: refuse names other than the model's own even if only one model is served.
+        discover: lists further models, which may appear and disappear; runs on a thread. None = there are no others.
+        available: returns the free memory of this machine, in bytes.
         clock: seconds; only differences count.
     """
 
@@ -65,7 +65,7 @@ class Registry:
         self._strict = strict
         self._discover = discover
         self._discovered: dict[str, ModelSpec] = {}
-        """As they lay in the folder last; who is another one now stays that."""
+        """Specifications from the last discovery, by id. An entry that has since become another model keeps its own."""
         self._discovered_at = -_DISCOVER_EVERY_S
         self._clock = clock
         self._entries: dict[str, ModelEntry] = {}
@@ -77,7 +77,7 @@ class Registry:
             self._add(spec)
 
     def adopt(self, served: ServedModel) -> None:
-        """Adds a runtime that the caller has made: it is started and closed with all others, and stays loaded."""
+        """Adds a runtime that the caller has made. It is started with the registry, and stays loaded until `close`."""
         spec = ModelSpec(names=served.names, make=lambda _plan: served.runtime, is_pinned=True)
         entry = self._add(spec)
         entry.metrics = served.metrics
@@ -92,33 +92,33 @@ class Registry:
 
     @property
     def takes_any_name(self) -> bool:
-        """Whatever a request names means the only model."""
+        """Whether any name in a request means the only model."""
         return not self._strict and len(self._entries) == 1 and self._discover is None
 
     @property
     def finds_models(self) -> bool:
-        """Models that come later are found."""
+        """Whether the registry discovers models that are added after the start."""
         return self._discover is not None
 
     @property
     def is_starting(self) -> bool:
-        """Models are still loading that shall be there from the beginning."""
+        """Whether the server is still loading the models that it loads at its start."""
         return not (self._is_open or self._is_closed) and any(e.instance is None for e in self._entries.values())
 
     @property
     def events(self) -> ModelEvents:
-        """News of models that come and go."""
+        """Events about models that are loaded, unloaded, added or removed."""
         return self._residency.events
 
     def statuses(self) -> list[ModelStatus]:
-        """What is known of every model, loaded or not. May be asked from any thread."""
+        """The status of every model, loaded or not. Safe to call from any thread."""
         return [entry.status() for entry in list(self._entries.values())]
 
     def find(self, name: str) -> ModelStatus:
         """The model of exactly this name or alias, loaded or not.
 
         Raises:
-            ModelNotFound: there is none of that name.
+            ModelNotFound: no model has that name.
         """
         return self._find(name).status()
 
@@ -126,16 +126,16 @@ class Registry:
         """The model that answers a request naming `model`; `None` and the empty string name no model.
 
         Raises:
-            ModelNotFound: there is none of that name.
-            InvalidInput: none is named, and it is not clear which is meant.
+            ModelNotFound: no model has that name.
+            InvalidInput: the request names no model, and there is no default.
         """
         return self._resolve(model).status()
 
     def lease_loaded(self, model: str | None, *, keep_alive_s: float | None = None) -> Lease | None:
-        """The same as `lease` if that need not wait; else None, as for a name that is not known yet.
+        """A lease as from `lease` if the model takes requests now; None if it does not, or if the name is unknown.
 
         Raises:
-            InvalidInput: none is named, and it is not clear which is meant.
+            InvalidInput: the request names no model, and there is no default.
         """
         try:
             entry = self._resolve(model)
@@ -144,20 +144,20 @@ class Registry:
         return entry.grant(keep_alive_s) if entry.takes_requests else None
 
     async def lease(self, model: str | None, *, keep_alive_s: float | None = None) -> Lease:
-        """The model that answers a request naming `model`, loaded, and kept so until the lease is closed.
+        """A lease on the model that answers a request naming `model`; the model stays loaded until the lease is closed.
 
-        If it is not loaded it will be, after others have left for it if need be: that takes a while.
+        Waits until the model is loaded. Loading may first unload other models.
 
         Args:
             model: a name; None or empty names no model.
-            keep_alive_s: from now on it stays loaded so long without a request; None = as before.
+            keep_alive_s: from now on, seconds that the model stays loaded without a request; None = unchanged.
 
         Raises:
-            ModelNotFound: there is none of that name.
-            ModelNotLoaded: the server starts or stops, or loads no model by itself.
-            Overloaded: too many wait for models already, or it took too long.
-            ResourceExhausted: there is no room for it, even if others are unloaded.
-            StokerError: it cannot be loaded.
+            ModelNotFound: no model has that name.
+            ModelNotLoaded: the server starts or stops, or is configured to load no model on request.
+            Overloaded: too many requests wait for models already, or loading took too long.
+            ResourceExhausted: there is not enough memory for the model, even if others are unloaded.
+            StokerError: the model cannot be loaded.
         """
         return await self._lease(await self._look_up(model), keep_alive_s)
 
@@ -169,21 +169,21 @@ class Registry:
         unload: str | None = None,
         scales: dict[int, float] | None = None,
     ) -> list[AdapterCard]:
-        """Changes what adapters a model has, from now on: also when it was unloaded meanwhile, or is reloaded.
+        """Changes the LoRA adapters of a model. The change outlasts unloading and reloading the model.
 
         Cancelling the caller does not stop a change that has begun.
 
         Args:
             model: a name; None or empty names no model.
-            load: one that is to be loaded.
-            unload: the name of one that goes; requests that compute with it end first.
-            scales: by id, for requests that choose no adapters.
+            load: an adapter to load.
+            unload: the name of an adapter to unload; requests that use it end first.
+            scales: scales by adapter id, for requests that choose no adapters.
 
         Returns:
-            All that the model has then.
+            All adapters that the model has after the change.
 
         Raises:
-            ModelNotLoaded: it is being reloaded.
+            ModelNotLoaded: the model is being reloaded.
             StokerError: see `lease` and `Runtime.ask`.
         """
         entry = await self._look_up(model)
@@ -226,17 +226,17 @@ class Registry:
     async def load(
         self, model: str, *, source: str | None = None, is_reload: bool = False, waits: bool = False
     ) -> None:
-        """Has a model loaded, or replaced without a gap.
+        """Loads a model, or replaces a loaded one without downtime if memory allows.
 
         Args:
-            model: its name.
-            source: the name of another model; from now on `model` is a copy of that one, unless it cannot be loaded.
-            is_reload: if it is loaded, load it again from its file.
-            waits: return when it is done; else as soon as it is begun.
+            model: the model's name.
+            source: the name of another model that `model` becomes a copy of, unless that copy cannot be loaded.
+            is_reload: load a model from its file again if it is loaded already.
+            waits: return when the model is loaded; else as soon as loading has begun.
 
         Raises:
-            ModelNotFound: there is none of one of these names.
-            StokerError: it cannot be loaded; only if this waits for it.
+            ModelNotFound: no model has the name `model` or `source`.
+            StokerError: the model cannot be loaded; only with `waits`.
         """
         entry = await self._look_up(model, exact=True)
         self._check_is_open(entry)
@@ -257,15 +257,15 @@ class Registry:
         await self._load(entry, waits=waits)
 
     async def unload(self, model: str, *, waits: bool = False) -> None:
-        """Has a model unloaded once its requests have ended. The next request for it loads it again.
+        """Unloads a model once its requests have ended. The next request for the model loads it again.
 
         Args:
-            model: its name.
-            waits: return when it is done; else as soon as it is begun.
+            model: the model's name.
+            waits: return when the model is unloaded; else as soon as unloading has begun.
 
         Raises:
-            ModelNotFound: there is none of that name.
-            ModelNotLoaded: it is being reloaded.
+            ModelNotFound: no model has that name.
+            ModelNotLoaded: the model is being reloaded.
         """
         entry = await self._look_up(model, exact=True)
         self._check_is_ours(entry)
@@ -274,12 +274,12 @@ class Registry:
             await asyncio.wait([entry.job])
 
     async def refresh(self) -> None:
-        """Looks again which models there are."""
+        """Discovers models again: adds new ones, and removes those that are gone and not loaded."""
         if self._discover is None:
             return
         self._discovered_at = self._clock()
         specs = await asyncio.to_thread(self._discover)
-        found = {spec.model_id: spec for spec in reversed(specs)}  # of two with one name, the first one
+        found = {spec.model_id: spec for spec in reversed(specs)}  # of two with the same id, the first one wins
         idle = {model_id: self._entries[model_id] for model_id in self._discovered}
         idle = {n: entry for n, entry in idle.items() if entry.spec is self._discovered[n] and entry.job is None}
         for model_id in idle.keys() - found.keys():
@@ -295,7 +295,7 @@ class Registry:
                 self._discovered[model_id] = new
 
     async def start(self) -> None:
-        """Loads the models that shall be loaded from the beginning, as far as they fit; the first one must.
+        """Loads the models that are configured to load at the start, as far as they fit; the first one must fit.
 
         Raises:
             StokerError: a model cannot be loaded.
@@ -326,7 +326,7 @@ class Registry:
         return {name for entry in self._entries.values() for name in entry.spec.names}
 
     def _without_taken_names(self, spec: ModelSpec) -> ModelSpec | None:
-        """Who was there first keeps his names."""
+        """A name that two models claim stays with the model that was added first."""
         taken = self._taken_names()
         names = tuple(name for name in spec.names if name not in taken)
         return replace(spec, names=names) if spec.model_id in names else None
@@ -352,7 +352,7 @@ class Registry:
         return first
 
     async def _look_up(self, model: str | None, *, exact: bool = False) -> ModelEntry:
-        """As `_find`, but an unknown name first causes a search for new models."""
+        """As `_find` or `_resolve`, but an unknown name first starts a discovery of new models."""
         find = self._find if exact else self._resolve
         try:
             return find(model or "")
@@ -395,7 +395,7 @@ class Registry:
 
 
 def _copy(source: ModelSpec, named: ModelSpec) -> ModelSpec:
-    """The model `source` in the place of `named`, whose names it has, and how it comes and goes."""
+    """The model `source` with the names, pinning, keep-alive time and start behavior of `named`."""
     return replace(
         source,
         names=named.names,

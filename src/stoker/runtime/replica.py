@@ -1,4 +1,4 @@
-"""One engine among several of the same model, and what it has still to do. It decides nothing."""
+"""One replica, that is, one of several engines of a model, and the work that it has still to do. It decides nothing."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from stoker.runtime.base import Runtime
 from stoker.runtime.routing import Beginning, Candidate
 
 _USUAL_ANSWER = 256
-"""Tokens assumed for an answer of unknown length, and the maximum that is assumed for any answer."""
+"""Length assumed for an answer of unknown length, in tokens; also the maximum that is assumed for any answer."""
 
 
 class Phase(StrEnum):
-    """Where a replica is between being added and being gone."""
+    """Phase of a replica's life, from its start to its removal."""
 
     LOADING = "loading"
     SERVING = "serving"
     DRAINING = "draining"
-    """It gets nothing new, and goes when its last request has ended."""
+    """The replica gets no new requests, and is removed when its last request has ended."""
 
 
 class Work:
-    """What one request still costs the replica that has it, in tokens, roughly.
+    """Estimate of the tokens that a replica has still to compute for one request.
 
     Args:
-        prompt: tokens of it that are not likely to be cached.
-        answer: tokens of it that are to be expected.
+        prompt: prompt tokens that are probably not cached.
+        answer: expected tokens of the answer.
+        cached: prompt tokens that are probably cached.
     """
 
     __slots__ = ("_answer", "_cached", "_left", "_prompt")
@@ -44,7 +45,7 @@ class Work:
 
     @classmethod
     def of(cls, submit: Submit, beginning: Beginning, matched: int) -> Work:
-        """That of a request of whose prompt `matched` tokens are likely to be cached."""
+        """The work for a request, `matched` of whose prompt tokens are probably cached."""
         limit = submit.sampling.longest
         answer = _USUAL_ANSWER if limit is None else min(limit, _USUAL_ANSWER)
         return cls(beginning.num_tokens - matched, answer, matched)
@@ -55,11 +56,11 @@ class Work:
 
     @property
     def has_begun(self) -> bool:
-        """The prompt is computed."""
+        """Whether the prompt is computed."""
         return self._prompt == 0
 
     def note(self, event: Accepted | Output) -> None:
-        """Something has come of it."""
+        """Updates the estimate from an event of the request."""
         if isinstance(event, Accepted):
             self._prompt = max(1, event.prompt_tokens - self._cached)
         elif event.progress is None:
@@ -68,12 +69,12 @@ class Work:
 
 
 class Replica:
-    """A runtime with its number, its phase and its work.
+    """One engine of a model with its number, its phase and its work.
 
     Args:
-        number: from 0; that of one that is gone is given again.
-        runtime: not started yet.
-        rank: its order among equals, see `Candidate`.
+        number: from 0; the number of a removed replica is used again.
+        runtime: the engine's runtime, not started yet.
+        rank: order among equal replicas, see `Candidate`.
     """
 
     def __init__(self, number: int, runtime: Runtime, rank: float = 0.0) -> None:
@@ -86,7 +87,7 @@ class Replica:
 
     @property
     def num_open(self) -> int:
-        """Requests that it has, running and waiting."""
+        """Number of requests at the replica, running and waiting."""
         return len(self._work)
 
     @property
@@ -98,25 +99,29 @@ class Replica:
         return self.runtime.card
 
     def health(self) -> Health:
-        """Its engine's, with `draining` as a state."""
+        """The engine's health; a draining replica is not ready and has the state `draining`."""
         health = self.runtime.health()
         if self.phase is not Phase.DRAINING or not health.is_ready:
             return health
         return replace(health, is_ready=False, state=self.phase.value)
 
     def num_waiting(self, beat: EngineStats | None) -> int:
-        """Requests that do not run, as its engine or its full places say."""
+        """Number of requests that wait: as the engine says, at least those beyond its parallel places.
+
+        Args:
+            beat: the engine's newest heartbeat, if there is one.
+        """
         told = 0 if beat is None else beat.num_waiting
         return max(told, self.num_open - self.card.parallel)
 
     @property
     def num_free(self) -> int:
-        """Requests that it would begin at once."""
+        """Number of further requests that the replica would begin at once."""
         found = self.candidate()
         return 0 if found.pressure else found.parallel - found.num_open
 
     def candidate(self, matched: int = 0) -> Candidate:
-        """It, for a request of whose prompt it has `matched` tokens."""
+        """The replica as a candidate for a request, `matched` of whose prompt tokens it has cached."""
         card, health = self.card, self.runtime.health()
         beat = health.heartbeat
         return Candidate(
@@ -133,7 +138,7 @@ class Replica:
 
     @contextmanager
     def working_on(self, work: Work) -> Generator[None]:
-        """It has this to do, as long as the block runs."""
+        """Counts `work` as the replica's while the block runs."""
         self._work.add(work)
         self.num_sent += 1
         try:

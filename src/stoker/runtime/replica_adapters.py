@@ -1,8 +1,8 @@
-"""The LoRA adapters of a model with replicas: what is changed is changed in all of them, or in none. It routes nothing.
+"""Changes the LoRA adapters of a model with replicas, on all of them or on none. It routes nothing.
 
 ```
-first one computing ---> the others that compute ---> those that come back or are added later
-  refused: nothing          refused: undone             begin with what the others have
+first running replica ---> other running replicas ---> replicas that restart or are added later
+  refused: no change         refused: all undone         load what the others have
 ```
 """
 
@@ -24,23 +24,25 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaAdapters:
-    """Belongs to one event loop. A change that has begun must not be cancelled: replicas would differ.
+    """The adapters of one model. Belongs to one event loop.
+
+    A change that has begun must not be cancelled: replicas would differ.
 
     Args:
-        replicas: those of the model.
+        replicas: the model's replicas.
     """
 
     def __init__(self, replicas: ReplicaSet) -> None:
         self._replicas = replicas
         self._changing = asyncio.Lock()
         self.cards: list[AdapterCard] | None = None
-        """What all have loaded; None = what they were configured with."""
+        """The adapters that all replicas have loaded; None = the configured ones."""
 
     async def change(self, change: ChangeAdapters) -> list[AdapterCard]:
-        """What is loaded afterwards, in every replica.
+        """Changes the adapters of every replica; returns the adapters that are loaded afterwards.
 
         Raises:
-            StokerError: one of them refused it; then it is done in none. Or no replica can answer.
+            StokerError: a replica refused the change, which is then undone on all; or no replica can answer.
         """
         if change.is_empty:
             return await _change(self._replicas.answering()[0].runtime, change)
@@ -58,7 +60,7 @@ class ReplicaAdapters:
                 for runtime in done:
                     await _undo(runtime, _undone(change, before), before)
                 raise
-            # No replica can have become ready since the last look: there was nothing to wait for.
+            # No replica can have become ready since `computing` was last called: there was no `await` since.
             self.cards = cards
             self._replicas.begin_with(_specs(cards))
         return cards
@@ -77,13 +79,13 @@ def _like(change: ChangeAdapters, cards: list[AdapterCard]) -> ChangeAdapters:
 
 
 def _undone(change: ChangeAdapters, before: list[AdapterCard]) -> ChangeAdapters:
-    """What takes it back. Only the first replica can refuse to remove a name."""
+    """The change that undoes `change`. An unload needs none: only the first replica can refuse it."""
     scales = {card.adapter_id: card.scale for card in before} if change.scales is not None else None
     return ChangeAdapters(unload=None if change.load is None else change.load.name, scales=scales)
 
 
 async def _follow(runtime: Runtime, change: ChangeAdapters, cards: list[AdapterCard]) -> None:
-    """One that dies under it comes back with what it is to have."""
+    """Applies the change to a further replica; one that crashes meanwhile restarts with the new adapters."""
     try:
         await _change(runtime, change)
     except (EngineCrashed, ModelNotLoaded):
@@ -97,7 +99,7 @@ async def _undo(runtime: Runtime, change: ChangeAdapters, before: list[AdapterCa
     try:
         await _change(runtime, change)
     except AdapterNotFound:
-        return  # it was the one that refused
+        return  # this replica refused the change, so there is nothing to undo
     except StokerError:
         runtime.begin_with(_specs(before))
 

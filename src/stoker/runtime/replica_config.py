@@ -1,4 +1,4 @@
-"""How many engines of one model run side by side, and when that changes. It decides nothing."""
+"""The settings of replicas: the number of engines of a model, and the thresholds of autoscaling. It decides nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BOUNDS = re.compile(r"(?P<low>\d{1,4})(-(?P<high>\d{1,4}))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaConfig:
-    """Replicas of the served model. The numbers of autoscaling mean nothing while the number of replicas is fixed.
+    """Replicas of the served model. The settings of autoscaling have no effect if the number of replicas is fixed.
 
     Raises:
         InvalidInput: a value is outside its range; `fields["parameter"]` names it.
@@ -24,13 +24,13 @@ class ReplicaConfig:
     """Number of engine processes for the model, 1 to 64; MIN-MAX such as 1-4 = autoscaling. They share the weights. In
     a cluster MIN may be 0."""
     scale_up_waiting: float = 5.0
-    """One more when so many requests wait for each replica; above `scale_down_open`."""
+    """Waiting requests per replica from which on a replica is added; must be above `scale_down_open`."""
     scale_down_open: float = 2.0
-    """One less when fewer requests than this, running and waiting, would be left for each of the others."""
+    """A replica is removed if the others would have fewer requests each, running and waiting, than this number."""
     scale_hold_s: float = 20.0
-    """How long either must hold, without a break, before anything is done."""
+    """Seconds for which a condition to add or remove a replica must hold without a break."""
     scale_cooldown_s: float = 300.0
-    """After any change, the shortest time before a replica is given up; in a cluster, the time without enough work."""
+    """Minimum seconds from any change to the removal of a replica; in a cluster, seconds without enough requests."""
 
     def __post_init__(self) -> None:
         low, high = _bounds(self.replicas)

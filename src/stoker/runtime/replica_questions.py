@@ -1,11 +1,11 @@
-"""Questions about a model with replicas: the type of a question says which replicas answer it. It holds no requests.
+"""Routes questions to a model's replicas: the type of a question decides which ones answer it. It holds no requests.
 
 ```
-any replica      Tokenize, Detokenize, Embed, and whatever is not named here: the least busy, then once another one;
-                 these start a replica where there is none
+any replica      Tokenize, Detokenize, Embed, and all types not named here: the least busy one; if it fails, one more.
+                 Starts a replica if there is none
 all replicas     ListSlots, Look, EraseSlots without a slot, ListSessions, EndSession, EndReasoning, ChangeAdapters
 one of them      SaveSlot, RestoreSlot, EraseSlots of one slot: the replica that has the slot
-the one it names ReadPrefix
+the one named    ReadPrefix
 ```
 """
 
@@ -53,12 +53,14 @@ _NOWHERE = Beginning((), 1)
 
 
 class ReplicaQuestions:
-    """Belongs to one event loop. Slot `s` of replica `n` has the number `n * slots of one replica + s`.
+    """Answers the questions of one model. Belongs to one event loop.
+
+    Slot `s` of replica `n` has the number `n * (slots of one replica) + s`.
 
     Args:
-        replicas: those of the model.
-        adapters: their adapters.
-        wake: has a replica started where there is none, see `Fleet.wake`.
+        replicas: the model's replicas.
+        adapters: the replicas' adapters.
+        wake: starts a replica if there is none, see `Fleet.wake`.
     """
 
     def __init__(self, replicas: ReplicaSet, adapters: ReplicaAdapters, wake: Callable[[], Awaitable[None]]) -> None:
@@ -121,7 +123,7 @@ class ReplicaQuestions:
         return SlotList(question.question_id, slots)
 
     async def _look(self, question: Look) -> Glimpse:
-        """The replicas that answer; one that has just died is missing."""
+        """The views of all replicas that answer; a replica that fails is left out unless all fail."""
         replicas, since = self._replicas.answering(), question.since
         looks = [msgspec.structs.replace(question, since={0: since.get(each.number, 0)}) for each in replicas]
         asked = (each.runtime.ask(look) for each, look in zip(replicas, looks, strict=True))
@@ -139,7 +141,7 @@ class ReplicaQuestions:
         return Glimpse(question.question_id, views)
 
     async def _list_sessions(self, question: ListSessions) -> SessionList:
-        """A session that went to several replicas is where it was used last."""
+        """All sessions; of a session that is on several replicas, the state of the last use."""
         found = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
         states = [state for answer in found for state in answer.sessions]
         latest = {state.name: state for state in sorted(states, key=lambda state: state.expires_in_s)}
@@ -173,7 +175,7 @@ async def _ask(replica: Replica, question: Question[Any]) -> Answer:
 
 
 def _num_tokens(question: Question[Any]) -> int:
-    """Roughly, of what has to be computed."""
+    """Estimate of the tokens that have to be computed for the question."""
     if not isinstance(question, Embed):
         return 1
     return sum(len(given) // TOKEN_BYTES + 1 if isinstance(given, str) else len(given) for given in question.inputs)

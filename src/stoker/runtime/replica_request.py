@@ -1,4 +1,4 @@
-"""One request on its way through the replicas of a model: where it is, and where it may go. It sends nothing."""
+"""One request and its way through the replicas of a model: where it is, and whether it may move. It sends nothing."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from stoker.runtime.replica_config import MAX_REPLICAS
 from stoker.runtime.routing import Beginning, beginning_of
 
 _MAX_ATTEMPTS = 2 * MAX_REPLICAS
-"""If every engine that it is given to refuses it."""
+"""Maximum number of replicas that a request is sent to if all refuse it."""
 
 
 def beginning_of_submit(submit: Submit) -> Beginning:
-    """Of its prompt, with what its cached KV depends on besides. Without keys if its KV is for no other request."""
+    """The prefix keys and size of a request's prompt. Keys depend on its adapters, as cached KV does.
+
+    There are no keys if the request's KV is not to be cached.
+    """
     found = beginning_of(submit.prompt, repr(submit.adapters).encode())
     return found if submit.cache_prompt else replace(found, keys=())
 
 
 class ReplicaRequest:
-    """Belongs to one event loop, until its caller has left.
+    """The state of one request, until its caller has the answer or has left. Belongs to one event loop.
 
     Args:
-        submit: as it came.
-        deadline: on the clock; None = there is none.
+        submit: the request as the caller submitted it.
+        deadline: the time on the caller's clock when the request times out; None = never.
     """
 
     def __init__(self, submit: Submit, deadline: float | None) -> None:
@@ -34,20 +37,20 @@ class ReplicaRequest:
         self.deadline = deadline
         self.beginning = beginning_of_submit(submit)
         self.avoids: set[int] = set()
-        """Replicas that could not take it, or that it has left: its id may still be known there."""
+        """Replicas that refused the request, or that it has left, where its id may still be in use."""
         self.replica: int | None = None
         self.patience_ends = float("-inf")
-        """Until when the request waits for any replica to come back; only a crash extends it."""
+        """The time until which the request waits for a replica to come back; only a crash extends it."""
         self.is_recalled = False
-        """It is to leave the replica where it waits."""
+        """The request is to leave the replica in whose queue it waits."""
         self.has_begun = False
-        """An output was seen: it stays where it is."""
+        """The request has output, and must stay at its replica."""
         self._waiting: asyncio.Timeout | None = None
-        """For its next event, as long as it may be recalled."""
+        """The timeout around the wait for the next event, which `recall` uses to end that wait."""
         self._left: int | None = None
-        """The replica that would have computed it: it takes it again, if no other one does."""
+        """The replica that the request was recalled from. The request may go back there if no other one takes it."""
         self._is_here = False
-        """Its replica has accepted it. Until then its id may be known there although it has left."""
+        """The replica has accepted the request. Before that, the id may stay in use there after the request leaves."""
         self._is_accepted = self._has_crashed = self._was_recalled = False
         self._num_attempts = 0
 
@@ -57,11 +60,11 @@ class ReplicaRequest:
         return self._is_here and not (self.has_begun or self._was_recalled)
 
     def go_to(self, replica: int) -> None:
-        """It is given to this one."""
+        """Notes that the request is sent to this replica."""
         self.replica, self.is_recalled, self._is_here = replica, False, False
 
     def recall(self) -> None:
-        """Ends `followed` at the next point where nothing is interrupted halfway."""
+        """Recalls the request from its replica: `followed` ends before the next event, which is not interrupted."""
         assert self.may_be_recalled
         assert self.replica is not None, "it waits somewhere"
         self._left = self.replica
@@ -73,7 +76,10 @@ class ReplicaRequest:
     async def followed(
         self, events: AsyncGenerator[Accepted | Output, None]
     ) -> AsyncGenerator[Accepted | Output, None]:
-        """What a replica makes of it, to be shown to `passes`; ends early, before any output, if it is recalled."""
+        """The events of the request at a replica, each to be given to `passes`; ends early if the request is recalled.
+
+        A recall is possible only before the first output.
+        """
         while not self.has_begun:
             event = await self._next(events)
             if event is None:
@@ -83,7 +89,7 @@ class ReplicaRequest:
             yield event
 
     def passes(self, event: Accepted | Output) -> bool:
-        """Notes what has come, and says whether the caller is to have it: it is accepted only once."""
+        """Notes an event; returns whether the caller gets it. The caller gets only the first `Accepted`."""
         if isinstance(event, Output):
             if event.progress is None:
                 self.has_begun, self.is_recalled = True, False
@@ -93,7 +99,7 @@ class ReplicaRequest:
         return is_news
 
     def may_move(self, error: StokerError, replica: int) -> bool:
-        """Whether another replica may try after this one has failed."""
+        """Whether the request may move to another replica after `replica` has failed with `error`."""
         is_crash = isinstance(error, EngineCrashed)
         is_second = is_crash and self._has_crashed
         self._has_crashed |= is_crash

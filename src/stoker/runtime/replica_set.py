@@ -1,6 +1,6 @@
-"""The replicas of one model, wherever they run: which of them can be asked, and how they are together.
+"""The set of replicas of one model, local or remote: which can be asked, and the card and health of them together.
 
-It starts none, routes nothing, and does not decide how many there are.
+A `Fleet` starts replicas and decides on their number; `routing` chooses the one for a request.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from stoker.runtime.totals import Totals
 
 FAILED = "failed"
 _STATES = ("ready", "stalled", "restarting", "starting", FAILED, "closed")
-"""The best first: of all replicas the best one says how the model is."""
+"""States of replicas, the best first. The model's state is the best state among its replicas."""
 _COMPUTING = ("ready", "stalled")
 
 
 class ReplicaSet:
-    """Belongs to one event loop. Each replica that is added is closed by it, when it is removed or with all others.
+    """The replicas of one model, which the set closes when they are removed or the set is. Belongs to one event loop.
 
     Args:
-        may_refill: further replicas may come when none is left.
-        may_be_idle: there may be no replica for some time: a request has one started.
+        may_refill: replicas may be added again when none is left.
+        may_be_idle: the model may have no replica while it gets no requests; a request starts one.
     """
 
     def __init__(self, *, may_refill: bool = False, may_be_idle: bool = False) -> None:
@@ -47,31 +47,31 @@ class ReplicaSet:
 
     @property
     def replicas(self) -> list[Replica]:
-        """All of them, by number."""
+        """All replicas, ordered by number."""
         return [self._replicas[number] for number in sorted(self._replicas)]
 
     @property
     def has_hope(self) -> bool:
-        """It may pay to wait for a replica that can be asked."""
+        """Whether a replica that can be asked may still appear, so that waiting makes sense."""
         return bool(self._replicas) or (self._may_refill and not self._is_closed)
 
     @property
     def is_idle(self) -> bool:
-        """No replica gets requests, as is right while there are none. Some may be starting or draining."""
+        """Whether the model is scaled to zero: it was loaded before, and no replica serves. Some may start or drain."""
         is_known = self._may_be_idle and self._first is not None and not self._is_closed
         return is_known and not any(replica.phase is Phase.SERVING for replica in self._replicas.values())
 
     @property
     def free_number(self) -> int:
-        """The lowest that none has now."""
+        """The lowest number that no replica has."""
         return next(number for number in range(len(self._replicas) + 1) if number not in self._replicas)
 
     @property
     def first(self) -> Replica:
-        """The first one that was ever loaded. It may be gone; its card and its template still are those of the model.
+        """The first replica that was ever loaded. Even if it is gone, its card and chat template are the model's.
 
         Raises:
-            ModelNotLoaded: there is none yet.
+            ModelNotLoaded: no replica was loaded yet.
         """
         if self._first is None:
             raise ModelNotLoaded("the model is still loading")
@@ -79,11 +79,11 @@ class ReplicaSet:
 
     @property
     def first_card(self) -> ModelCard | None:
-        """That of `first`; None = nothing was loaded yet."""
+        """The card of `first`; None = no replica was loaded yet."""
         return None if self._first is None else self._first.card
 
     def answering(self) -> list[Replica]:
-        """Replicas that can be asked; if there is none, the one closest to ready, whose own error explains why.
+        """Replicas that can be asked; if there is none, the one closest to ready, whose error then explains why.
 
         Raises:
             ModelNotLoaded: the model is loading or closed, or no replica is left.
@@ -99,14 +99,14 @@ class ReplicaSet:
         return [min(serving, key=lambda replica: _STATES.index(replica.runtime.health().state))]
 
     def computing(self) -> list[Replica]:
-        """Replicas whose engine runs, whether they get requests or not."""
+        """Replicas whose engine runs, including draining ones."""
         return [replica for replica in self.replicas if replica.runtime.health().state in _COMPUTING]
 
     def card(self) -> ModelCard:
-        """That of the model: places, queue and pool of all serving replicas together.
+        """The model's card, with the places, queue and KV pool of all serving replicas added up.
 
         Raises:
-            ModelNotLoaded: none was ever loaded.
+            ModelNotLoaded: no replica was ever loaded.
         """
         cards = [replica.card for replica in self._replicas.values() if replica.phase is Phase.SERVING]
         if not cards:
@@ -119,7 +119,7 @@ class ReplicaSet:
         )
 
     def health(self) -> Health:
-        """How the model is: ready as long as any replica is."""
+        """The model's health: ready if any replica is ready, or if the model is idle."""
         if self._is_closed:
             return Health(is_ready=False, state="closed")
         healths = {replica.number: replica.health() for replica in self.replicas}
@@ -127,7 +127,7 @@ class ReplicaSet:
             self._totals.note(number, health.num_restarts, health.heartbeat)
         alive = [health.heartbeat for health in healths.values() if health.heartbeat is not None]
         errors = [health.last_error for health in healths.values() if health.last_error and not health.is_ready]
-        # The first one to load brings the weights for all.
+        # The weights that the first replica loads are shared by all, so the largest fraction counts.
         parts = [health.loaded_part for health in healths.values() if health.loaded_part is not None]
         states = {health.state for health in healths.values()}
         return Health(
@@ -142,20 +142,20 @@ class ReplicaSet:
         )
 
     def add(self, replica: Replica) -> None:
-        """One more, under a number that none has."""
+        """Adds a replica, whose number no other replica of the set may have."""
         assert replica.number not in self._replicas
         self._replicas[replica.number] = replica
         if self._adapters is not None:
             replica.runtime.begin_with(self._adapters)
 
     def serve(self, replica: Replica) -> None:
-        """It is loaded, and gets requests from now on."""
+        """Marks a loaded replica as serving: it gets requests from now on."""
         replica.phase = Phase.SERVING
         if self._first is None:
             self._first = replica
 
     def remove(self, replica: Replica) -> None:
-        """It is no part of the model any more from here on; it is closed in the background."""
+        """Removes a replica and closes it in the background; its counters remain in the model's totals."""
         del self._replicas[replica.number]
         self._num_past_restarts += replica.runtime.health().num_restarts
         self._totals.leave(replica.number)
@@ -164,17 +164,17 @@ class ReplicaSet:
         closing.add_done_callback(self._closing.discard)
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
-        """What all engines that are started from now on have loaded; see `Runtime.begin_with`."""
+        """Sets the adapters that all engines started from now on load; see `Runtime.begin_with`."""
         self._adapters = adapters
         for replica in self.replicas:
             replica.runtime.begin_with(adapters)
 
     def mark_closed(self) -> None:
-        """The model is being closed: it says so from here on."""
+        """Makes `health` and errors say from now on that the model is closed."""
         self._is_closed = True
 
     async def close(self) -> None:
-        """Closes all that are left. Calling it twice is allowed."""
+        """Closes all remaining replicas. Calling it twice is allowed."""
         self.mark_closed()
         for replica in self.replicas:
             self.remove(replica)

@@ -1,10 +1,10 @@
-"""Several engines of one model as one `Runtime`: each request goes to one of them, and a crash of one is not its end.
+"""Several engines (replicas) of one model as one `Runtime`: routes requests to replicas, and survives their crashes.
 
-How many there are, and where they run, is decided by a `Fleet`.
+A `Fleet` decides how many replicas there are and where they run.
 
-A request that had not begun to answer when its engine died is given once to another one, or, if there is none, to
-whichever is back first. One that had begun ends with `EngineCrashed`. One that waits while another engine has a free
-place goes there, once.
+If an engine dies, a request without output yet is sent once to another replica, or, if none can be asked, to the first
+that is back; a request with output ends with `EngineCrashed`. A request that waits in a queue moves, at most once, to
+another replica that has a free place.
 """
 
 from __future__ import annotations
@@ -37,38 +37,39 @@ if TYPE_CHECKING:
     from stoker.text.chat_formats.probe import ChatFormat
 
 _LOOK_EVERY_S = 0.05
-"""While no replica can be asked. Also before a request moves: what has killed one engine may have killed others."""
+"""Seconds between two checks while no replica can be asked, and before a request moves after a crash: the cause of one
+crash may have killed other engines."""
 
 
 class Fleet(Protocol):
-    """How the replicas of a model come and go; the fleet owns them."""
+    """Owns the replicas of one model: adds and removes them."""
 
     members: ReplicaSet
     prefixes: CachedPrefixes
-    """What its replicas have cached, by their numbers."""
+    """The prompts that each replica has cached, by its number."""
 
     def listen(self, on_checked: Callable[[], None]) -> None:
-        """Calls `on_checked` after each check of the replicas: there may be free places."""
+        """Registers `on_checked`, which is called after each check of the replicas: places may have become free."""
         ...
 
     async def start(self) -> None:
-        """Returns when the model can be asked. After an error nothing is left."""
+        """Starts replicas; returns when the model can be asked. After an error no replica is left."""
         ...
 
     async def wake(self, limit_s: float | None = None) -> None:
-        """Has a replica started if the model is idle, and waits for it. Returns at once if the model is not idle.
+        """Starts a replica if the model has none because it is idle, and waits for it; else returns at once.
 
         Args:
-            limit_s: the time that the caller can wait; None = as long as the fleet allows.
+            limit_s: maximum wait in seconds; None = as long as the fleet allows.
 
         Raises:
-            ModelNotLoaded: none came in time.
-            Overloaded: too many wait already.
+            ModelNotLoaded: no replica was ready in time.
+            Overloaded: too many requests wait already.
         """
         ...
 
     def check(self) -> None:
-        """Looks after the replicas now. A fleet does it by itself about once a second."""
+        """Scales, and removes replicas that have drained or failed. A fleet calls this about once a second."""
         ...
 
     async def close(self) -> None:
@@ -77,11 +78,11 @@ class Fleet(Protocol):
 
 
 class ReplicatedRuntime:
-    """The `Runtime` over the replicas of one model, whose fleet it owns. Belongs to one event loop.
+    """The `Runtime` over the replicas of one model. Owns the model's fleet. Belongs to one event loop.
 
     Args:
-        fleet: not started yet.
-        restart_wait_s: how long a request that had not begun waits if no replica can be asked.
+        fleet: the model's fleet, not started yet.
+        restart_wait_s: seconds that a request without output waits for a replica after a crash.
         clock: seconds; only differences count.
     """
 
@@ -101,7 +102,7 @@ class ReplicatedRuntime:
         self._clock = clock
         self._prefixes = fleet.prefixes
         self._caches: dict[int, tuple[Runtime, int]] = {}
-        """The process, by its restarts, to which was sent what is known of a number."""
+        """By replica: the runtime and its restart count when requests were last sent; a change means an empty cache."""
         self._requests: dict[str, ReplicaRequest] = {}
         self._starting: asyncio.Future[None] | None = None
 
@@ -124,7 +125,7 @@ class ReplicatedRuntime:
         return self._replicas.health()
 
     def check(self) -> None:
-        """Scales, removes what has drained or failed, and spreads who waits. It is done once a second by itself."""
+        """Scales, removes drained and failed replicas, and moves waiting requests. The fleet does so once a second."""
         self._fleet.check()
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
@@ -157,7 +158,7 @@ class ReplicatedRuntime:
 
     @contextmanager
     def _working(self, replica: Replica, work: Work, request: ReplicaRequest) -> Generator[None]:
-        """The request is at the replica, as long as the block runs."""
+        """Counts the request as work of the replica while the block runs."""
         with replica.working_on(work):
             try:
                 yield
@@ -206,7 +207,7 @@ class ReplicatedRuntime:
         return request
 
     def _place(self, request: ReplicaRequest) -> tuple[Replica, Work]:
-        """Where it goes, with what it will cost there; the choice is remembered."""
+        """Chooses a replica for the request and estimates the work there; notes the choice for the prefix cache."""
         submit = request.submit
         replicas = {replica.number: replica for replica in self._replicas.answering()}
         replicas = {n: replica for n, replica in replicas.items() if n not in request.avoids} or replicas
@@ -223,7 +224,7 @@ class ReplicatedRuntime:
         return replicas[chosen], Work.of(submit, beginning, matched[chosen])
 
     def _spread(self) -> None:
-        """Moves requests that wait while another replica has a free place."""
+        """Recalls waiting requests from busy replicas while another replica has a free place."""
         serving = [replica for replica in self._replicas.replicas if replica.can_answer]
         num_free = sum(replica.num_free for replica in serving)
         if num_free and any(replica.num_open > replica.card.parallel for replica in serving):
@@ -233,7 +234,7 @@ class ReplicatedRuntime:
                 request.recall()
 
     def _waiting_at(self, replica: Replica) -> list[ReplicaRequest]:
-        """Requests that may be moved, in queue order; the engine is assumed to compute as many as it can."""
+        """Waiting requests of the replica that may move, in queue order; assumes that all of its places are in use."""
         here = [request for request in self._requests.values() if request.replica == replica.number]
         unheard = sorted((request for request in here if not request.has_begun), key=_urgency)
         num_computed = replica.card.parallel - (len(here) - len(unheard))
@@ -242,7 +243,7 @@ class ReplicatedRuntime:
     def _note_process(self, replica: Replica) -> None:
         cache = replica.runtime, replica.runtime.health().num_restarts
         known = self._caches.get(replica.number)
-        if known is not None and known != cache:  # another process has the number: it remembers nothing
+        if known is not None and known != cache:  # a new process has this number, with an empty cache
             self._prefixes.forget_sent(replica.number)
         self._caches[replica.number] = cache
 
@@ -253,7 +254,7 @@ class ReplicatedRuntime:
         return next((replica for replica in same if replica is not None), None)
 
     def _submit_of(self, request: ReplicaRequest) -> Submit:
-        """The request as it is sent: with the time that is left."""
+        """The request as the replica gets it, with the remaining time as its timeout."""
         submit, wants_blocks = request.submit, self._prefixes.hears
         if request.deadline is None and not wants_blocks:
             return submit
@@ -261,14 +262,14 @@ class ReplicatedRuntime:
         return msgspec.structs.replace(submit, timeout_s=left_s, wants_blocks=wants_blocks)
 
     def _left_s(self, request: ReplicaRequest) -> float | None:
-        """The time that the client still gives it; None = no limit."""
+        """Seconds until the request's deadline; None = no deadline."""
         return None if request.deadline is None else max(0.0, request.deadline - self._clock())
 
     async def _await_another(self, request: ReplicaRequest, error: StokerError) -> None:
-        """Returns when another replica can have it. After a crash that may be the successor of the one that had it.
+        """Waits until a replica can take the request; after a crash, also the restarted engine that had it before.
 
         Raises:
-            StokerError: `error`, if there is none in time.
+            StokerError: `error`, if no replica is ready in time.
         """
         if isinstance(error, EngineCrashed):
             request.patience_ends = self._clock() + self._restart_wait_s

@@ -1,12 +1,12 @@
-"""What became of one model's requests, in numbers, as their clients saw it. Nothing here waits or knows a wire format.
+"""Request metrics of one model: counts and latencies as clients see them. Nothing here waits or knows a wire format.
 
-A request is watched from its submission to its end, of which there is exactly one kind:
+A request is watched from its submission to its end. It ends in exactly one of these ways:
 
 ```
 watch() --> refused             an error instead of `Accepted`
         --> failed              an error later
         --> stop | length       the last output
-        --> abort               closed before any of these: its client has left
+        --> abort               closed before one of the above: its client has left
 ```
 """
 
@@ -26,33 +26,33 @@ LATENCY_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-"""Seconds to the first token; vLLM's buckets."""
+"""Histogram buckets of the time to the first token, in seconds, as in vLLM."""
 TOKEN_BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0),
 )
-"""Seconds between two tokens; vLLM's buckets, and finer below 10 ms."""
+"""Histogram buckets of the time between two tokens, in seconds, as in vLLM, and finer below 10 ms."""
 REQUEST_BOUNDS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
-"""Seconds of a whole request; vLLM's buckets."""
+"""Histogram buckets of the duration of a request, in seconds, as in vLLM."""
 SIZE_BOUNDS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
-"""Tokens of a request: 1, 2, 5, 10 … 500,000, as vLLM has them."""
+"""Histogram buckets of numbers of tokens: 1, 2, 5, 10 … 500,000, as in vLLM."""
 N_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0)
-"""Answers to one prompt; vLLM's buckets."""
+"""Histogram buckets of the number of answers to one prompt, as in vLLM."""
 ABORT = "abort"
 
 
 @dataclass(slots=True)
 class EmbeddingCount:
-    """What is known of a request for embeddings when it has been answered."""
+    """The size of a request for embeddings or ranks, which its handler sets when it has answered."""
 
     num_tokens: int = 0
 
 
 class RequestMetrics:
-    """Totals since the start. Belongs to one event loop.
+    """The metrics of one model since the server's start. Belongs to one event loop.
 
     Args:
         clock: seconds; only differences count.
@@ -64,54 +64,54 @@ class RequestMetrics:
         self.token_s = Histogram(TOKEN_BOUNDS)
         self.request_s = Histogram(REQUEST_BOUNDS)
         self.decode_s = Histogram(REQUEST_BOUNDS)
-        """From a request's first output to its last."""
+        """Seconds from a request's first output to its last."""
         self.request_prompt = Histogram(SIZE_BOUNDS)
-        """Tokens of the prompts of requests that came to their end."""
+        """Prompt tokens of each finished request."""
         self.request_completion = Histogram(SIZE_BOUNDS)
-        """Tokens that were written for them."""
+        """Completion tokens of each finished request."""
         self.request_computed = Histogram(SIZE_BOUNDS)
-        """Tokens of their prompts that were computed."""
+        """Prompt tokens of each finished request that were not found in the prefix cache."""
         self.request_token_s = Histogram(TOKEN_BOUNDS)
-        """Seconds from one token of a request to its next, on the average; of requests with more than one token."""
+        """Mean seconds between two tokens of each finished request with more than one token."""
         self.request_max_tokens = Histogram(SIZE_BOUNDS)
-        """Most tokens that they asked for, if they said so."""
+        """The `max_tokens` parameter of each finished request that gave it."""
         self.group_n = Histogram(N_BOUNDS)
-        """How many answers to one prompt were asked for."""
+        """Number of answers that were requested for one prompt."""
         self.group_longest = Histogram(SIZE_BOUNDS)
-        """Tokens of the longest of them."""
+        """Completion tokens of the longest answer to each prompt."""
         self.longest_sequence = 0
-        """Most tokens that a prompt and what was written for it had together."""
+        """Maximum number of tokens that a prompt and its answer had together."""
         self.num_later_tokens = 0
-        """Tokens generated in `decode_s`, that is, all but the first."""
+        """Tokens generated during `decode_s`: all but those of the first outputs."""
         self.num_open = 0
         self.ends: Counter[tuple[str, str]] = Counter()
-        """By the name of the API key, and how they ended: a finish reason or `abort`."""
+        """Ended requests by the name of the API key and the finish reason or `abort`."""
         self.refusals: Counter[str] = Counter()
-        """By the error's code."""
+        """Requests that were not accepted, by the error's code."""
         self.failures: Counter[str] = Counter()
-        """By the error's code: those that had been accepted."""
+        """Requests that failed after they were accepted, by the error's code."""
         self.prompt_tokens: Counter[str] = Counter()
-        """By the name of the API key."""
+        """Prompt tokens by the name of the API key."""
         self.cached_tokens: Counter[str] = Counter()
-        """Prompt tokens found in the prefix cache."""
+        """Prompt tokens found in the prefix cache, by the name of the API key."""
         self.completion_tokens: Counter[str] = Counter()
         self.reasoning_tokens: Counter[str] = Counter()
-        """Completion tokens that are reasoning."""
+        """Completion tokens that are reasoning, by the name of the API key."""
         self.constrained: Counter[str] = Counter()
-        """Accepted requests whose answers follow a grammar, by its kind."""
+        """Accepted requests whose answers follow a grammar, by the grammar's kind."""
         self.tool_calls: Counter[tuple[str, str]] = Counter()
         """Tool calls in answers: `complete`, `cut_off` or `not_a_call`, and the name of the format."""
 
         self.embedding_s = Histogram(LATENCY_BOUNDS)
-        """Seconds of a request for embeddings or ranks that was answered."""
+        """Seconds of each request for embeddings or ranks that was answered."""
         self.embedding_ends: Counter[tuple[str, str]] = Counter()
-        """By the name of the API key, and how they ended: `ok`, `abort`, or the error's code."""
+        """Requests for embeddings or ranks by the name of the API key and `ok`, `abort` or the error's code."""
         self.embedding_tokens: Counter[str] = Counter()
-        """By the name of the API key."""
+        """Tokens of answered requests for embeddings or ranks, by the name of the API key."""
 
     @contextmanager
     def embedding(self, key_name: str) -> Generator[EmbeddingCount]:
-        """Around one request for embeddings or ranks. What leaves the block is how it ended."""
+        """Counts one request for embeddings or ranks. The exception that leaves the block says how it ended."""
         began_s, count, end = self.clock(), EmbeddingCount(), ABORT
         try:
             yield count
@@ -127,17 +127,23 @@ class RequestMetrics:
             self.embedding_ends[key_name, end] += 1
 
     def watch(self, key_name: str, group: RequestGroup | None = None, max_tokens: int | None = None) -> RequestWatch:
-        """A request is being submitted."""
+        """Watches a request that is being submitted.
+
+        Args:
+            key_name: name of the request's API key; may be empty.
+            group: the answers to one prompt that this request belongs to; None = it is the only one.
+            max_tokens: the request's `max_tokens`, if given.
+        """
         return RequestWatch(self, key_name, group, max_tokens)
 
 
 class RequestGroup:
-    """The answers to one prompt, which are requests of their own.
+    """The answers to one prompt, each of which is a request of its own.
 
     Args:
-        metrics: where it counts, when the last of them has ended.
-        n: so many were asked for.
-        num_computed: so many are computed.
+        metrics: gets the group's numbers when its last answer has ended.
+        n: number of answers that the client asked for.
+        num_computed: number of answers that are computed.
     """
 
     def __init__(self, metrics: RequestMetrics, n: int, num_computed: int) -> None:
@@ -147,7 +153,7 @@ class RequestGroup:
         self._longest = 0
 
     def finished(self, completion_tokens: int) -> None:
-        """One more has come to its end."""
+        """Notes that an answer of the group has finished."""
         self._longest = max(self._longest, completion_tokens)
         self._num_left -= 1
         if not self._num_left:
@@ -156,13 +162,13 @@ class RequestGroup:
 
 
 class RequestWatch:
-    """One request until its end; to be closed in every case.
+    """Measures one request until its end; its handler must close it in every case.
 
     Args:
-        metrics: where it counts.
-        key_name: of the API key by which it came, or empty.
-        group: it is one of these; None: it is alone.
-        max_tokens: as it asked for, if it did.
+        metrics: gets the request's numbers.
+        key_name: name of the request's API key; may be empty.
+        group: the answers to one prompt that this request belongs to; None = it is the only one.
+        max_tokens: the request's `max_tokens`, if given.
     """
 
     def __init__(
@@ -176,11 +182,11 @@ class RequestWatch:
         self._num_tokens = 0
         self._has_ended = False
         self.ttft_s: float | None = None
-        """None: there was no output yet."""
+        """Seconds to the first output; None = there was no output yet."""
         metrics.num_open += 1
 
     def output(self, output: Output) -> None:
-        """Its next output has come."""
+        """Notes the request's next output."""
         metrics, now = self._metrics, self._metrics.clock()
         num_tokens = output.usage.completion_tokens - self._num_tokens
         if self.ttft_s is None:
@@ -189,7 +195,7 @@ class RequestWatch:
             metrics.prompt_tokens[self._key_name] += output.usage.prompt_tokens
             metrics.cached_tokens[self._key_name] += output.usage.cached_tokens
         elif num_tokens > 0:
-            # Several tokens come at once if they were drafted, or the reader was late; each took its part of the time.
+            # Several tokens arrive at once if they were drafted, or if the reader was late: they share the time evenly.
             metrics.token_s.observe((now - self._last_s) / num_tokens, num_tokens)
             metrics.num_later_tokens += num_tokens
         self._last_s = now
@@ -202,17 +208,17 @@ class RequestWatch:
             self._end(output.finish_reason)
 
     def refused(self, error: StokerError) -> None:
-        """It was not accepted."""
+        """Notes that the request was not accepted."""
         self._metrics.refusals[error.code] += 1
         self._end(None)
 
     def failed(self, error: StokerError) -> None:
-        """It was accepted, and ended with an error."""
+        """Notes that the request was accepted, and ended with an error."""
         self._metrics.failures[error.code] += 1
         self._end(None)
 
     def close(self) -> None:
-        """The client is gone: a request that had not ended counts as aborted."""
+        """Ends the watch: a request that has not ended counts as aborted, because its client has left."""
         self._end(ABORT)
 
     def _finish(self, usage: Usage, now: float) -> None:

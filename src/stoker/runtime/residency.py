@@ -1,4 +1,4 @@
-"""Which models are loaded: it makes room, loads, swaps and unloads. Names and requests are not its business.
+"""Decides which models are in memory: makes room, loads, swaps and unloads them. Knows no names and no requests.
 
 ```
              order, or a request                                   runtime started
@@ -9,7 +9,7 @@
      +------ drain, close <--- asked, expired, evicted for another model --------------+
 ```
 
-One task decides, step by step; whatever takes time is a job of the model that it is about, at most one for each.
+One task makes all decisions, one at a time. Whatever takes time runs as a job of its model; a model has at most one.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _BUSY_RETRY_S = 10.0
 
 
 class Residency:
-    """Belongs to one event loop.
+    """Loads and unloads the models of one `Registry`, which owns it. Belongs to one event loop.
 
     Args:
-        entries: gives all models there are, at any time.
-        config: bounds and times.
-        available: bytes that this machine has left.
+        entries: returns all models that exist now.
+        config: limits and times.
+        available: returns the free memory of this machine, in bytes.
         clock: seconds; only differences count.
     """
 
@@ -67,7 +67,7 @@ class Residency:
         self._tending: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Starts to look after the models. Call it once, before any of them is loaded."""
+        """Starts the task that loads and unloads models. Call it once, before any model is loaded."""
         assert self._tending is None, "opened once"
         self._ledger.open()
         self._tending = asyncio.create_task(self._tend(), name="stoker-residency")
@@ -76,7 +76,7 @@ class Residency:
             self._lending.open()
 
     def wake(self) -> None:
-        """Something has changed that may matter."""
+        """Wakes the deciding task: a request, a lease or a job has changed what it decides on."""
         self._changed.set()
         if self._lending is not None:
             self._lending.wake()
@@ -85,7 +85,7 @@ class Residency:
         """Loads a model when the server starts, without unloading another one; returns whether it was loaded.
 
         Raises:
-            StokerError: it cannot be loaded; for want of memory only if it must fit.
+            StokerError: the model cannot be loaded; a lack of memory is an error only if `must_fit`.
         """
         await self._measure(entry)
         if entry.error is None:
@@ -103,10 +103,10 @@ class Residency:
         return entry.instance is not None
 
     def unload(self, entry: ModelEntry, reason: str) -> None:
-        """Unloads a model as soon as its requests have ended; one that is being loaded is given up.
+        """Unloads a model as soon as its requests have ended; cancels the load of a model that is not loaded yet.
 
         Raises:
-            ModelNotLoaded: it is being reloaded.
+            ModelNotLoaded: the model is being reloaded.
         """
         if entry.instance is None:
             if entry.job is not None:
@@ -119,13 +119,16 @@ class Residency:
             raise ModelNotLoaded(f"the model `{entry.model_id}` is being reloaded", retry_after_s=_BUSY_RETRY_S)
 
     def reload(self, entry: ModelEntry, spec: ModelSpec) -> asyncio.Task[None]:
-        """Replaces a loaded model without a gap; requests that run finish on the one that they began with.
+        """Replaces a loaded model; running requests finish on the instance on which they began.
 
-        The new one is loaded first if there is room for both; else the old one goes first, and comes back if the new
-        one cannot be loaded. The task ends when that is decided; afterwards `entry.reload_error` says why it failed.
+        If memory suffices for both, the new instance is loaded before the old one is unloaded, and there is no
+        downtime. Else the old instance is unloaded first, and loaded again if the new one cannot be loaded.
+
+        Returns:
+            A task that ends when the reload has succeeded or failed; `entry.reload_error` then says why it failed.
 
         Raises:
-            ModelNotLoaded: it is being reloaded or unloaded already.
+            ModelNotLoaded: the model is being reloaded or unloaded already.
         """
         assert entry.instance is not None, "only a loaded model is reloaded"
         if entry.job is not None:
@@ -136,7 +139,7 @@ class Residency:
         return self._start(entry, self._replace(entry, entry.instance, spec))
 
     async def close(self) -> None:
-        """Ends everything, and frees every model. Calling it twice is allowed."""
+        """Cancels all jobs, ends waiting requests with an error and closes every model. Calling it twice is allowed."""
         tasks = [task for task in (self._tending, *(entry.job for entry in self._entries())) if task is not None]
         if self._lending is not None:
             await self._lending.close()
@@ -162,7 +165,7 @@ class Residency:
                     await self._changed.wait()
 
     def _step(self) -> float:
-        """Begins whatever can begin now; returns when to look again if nothing happens until then."""
+        """Begins every job that can begin now; returns the time of the next step if nothing wakes the task before."""
         entries = list(self._entries())
         for entry in entries:
             entry.yields = False
@@ -206,10 +209,10 @@ class Residency:
         return inf
 
     def _placed(self, entry: ModelEntry, freed_bytes: int) -> MemoryNeeds | None:
-        """What a model needs if it has as many layers on devices as fit there when so many bytes become free.
+        """The memory needs of a model with as many layers on GPUs as fit once `freed_bytes` become free there.
 
         Raises:
-            ResourceExhausted: the user wants more layers there.
+            ResourceExhausted: the configuration demands more layers on GPUs than fit.
         """
         needs, room = entry.needs, self._ledger.device_room()
         if needs is None or needs.devices is None:
@@ -217,7 +220,7 @@ class Residency:
         return needs.placed(max(room, needs.devices.wanted(needs, room + freed_bytes)))
 
     def _evict(self, entry: ModelEntry, victims: Sequence[Candidate]) -> float:
-        """Unloads them for `entry`, or has them take no more requests, or returns when to look again."""
+        """Unloads the victims to make room for `entry`, or closes them to new requests; returns when to look again."""
         now, bounds = self._clock(), self._config.bounds
         by_id = {other.model_id: (other, instance) for other, instance in self._evictable(set())}
         leaving = [by_id[victim.key] for victim in victims]
@@ -243,7 +246,7 @@ class Residency:
         ]
 
     def _is_in_motion(self) -> bool:
-        """Memory may become free by itself."""
+        """Whether a running job or unload may free memory."""
         return bool(self._leaving.instances) or any(entry.job is not None for entry in self._entries())
 
     # Doing it
@@ -255,7 +258,7 @@ class Residency:
         return task
 
     def _begin_load(self, entry: ModelEntry, victims: Sequence[tuple[ModelEntry, Instance]]) -> asyncio.Task[None]:
-        """Whatever is promised or taken away is so at once: nothing may come between."""
+        """Reserves memory and takes the victims out without an `await`, so that no other decision comes between."""
         placed = self._placed(entry, sum(instance.device_bytes for _, instance in victims))
         entry.reserved_bytes = _least(placed)
         entry.reserved_device_bytes = placed.device_bytes if placed is not None else 0
@@ -278,7 +281,7 @@ class Residency:
     async def _load(
         self, entry: ModelEntry, closings: Sequence[asyncio.Task[None]], victims: Sequence[ModelEntry]
     ) -> None:
-        """If it cannot be loaded, those come back who had to leave for it."""
+        """Loads a model; if that fails, the victims that were unloaded for it are loaded again."""
         if closings:
             await asyncio.wait(closings)
         try:
@@ -291,7 +294,7 @@ class Residency:
             self._settle(entry, instance)
 
     async def _bring(self, entry: ModelEntry, spec: ModelSpec) -> Instance:
-        """A started runtime. What is promised to it becomes its plan."""
+        """Starts a runtime, whose memory plan fits into what was reserved for it plus what is free."""
         plan = None
         if entry.needs is not None:
             placed = entry.needs.placed(self._ledger.device_room() + entry.reserved_device_bytes)
@@ -365,7 +368,7 @@ class Residency:
         self.events.publish(ModelEvent(model=entry.model_id, state="loading", stage="load", loaded_part=part))
 
     def _end_job(self, entry: ModelEntry) -> None:
-        """Forgets the job; the next admitted request may begin another one."""
+        """Forgets the job and its reservations; another job may begin."""
         entry.job, entry.reserved_bytes, entry.reserved_device_bytes, entry.loaded_part = None, 0, 0, None
         entry.is_loading = entry.is_draining = False
 
@@ -378,7 +381,7 @@ class Residency:
         self.wake()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """An internal error must not leave requests waiting."""
+        """Ends all waiting requests with an error if the deciding task fails: they would wait in vain."""
         if task.cancelled() or (fault := task.exception()) is None:
             return
         logger.error("models can no longer be loaded or unloaded", exc_info=fault)
@@ -400,7 +403,7 @@ logger = logging.getLogger(__name__)
 
 
 class Leaving:
-    """Instances that are being unloaded. Belongs to one event loop; cancelling a waiter does not stop the unloading."""
+    """Closes instances that left their entry. Belongs to one event loop; cancelling a waiter does not stop a close."""
 
     def __init__(self) -> None:
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
@@ -412,13 +415,13 @@ class Leaving:
         return self._tasks
 
     def close_soon(self, instance: Instance, drain_s: float) -> asyncio.Task[None]:
-        """Closes an instance when it is idle, or after `drain_s`; then its requests end with an error."""
+        """Closes an instance when it is idle, at the latest after `drain_s` seconds; requests left then fail."""
         task = self._tasks[instance] = asyncio.create_task(self._close(instance, drain_s), name="stoker-unload")
         task.add_done_callback(lambda task: self._note_end(instance, task))
         return task
 
     async def close(self) -> None:
-        """Closes them now; returns when all are closed."""
+        """Stops waiting for running requests; returns when all instances are closed."""
         self._hurry.set()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
@@ -435,7 +438,7 @@ class Leaving:
 
 
 async def drained(instance: Instance, limit_s: float, hurry: asyncio.Event | None = None) -> None:
-    """Returns when the instance is idle, at the latest after `limit_s`, or when `hurry` is set."""
+    """Waits until the instance is idle, at most `limit_s` seconds, or until `hurry` is set."""
     waits = [asyncio.ensure_future(event.wait()) for event in (instance.idle, hurry) if event is not None]
     try:
         done, _ = await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,12 +1,12 @@
-"""Which replica gets a request: the one that has the least to do until it is answered. It sends nothing.
+"""Chooses the replica for a request: the one that has to compute the fewest tokens until it is answered. Sends nothing.
 
-What a replica would have to do is the work that lies there already, and as much of the new prompt as is not likely to
-lie in its cache: so a conversation goes on where it began until that costs more than computing it elsewhere. Counting
-both in tokens is what NVIDIA Dynamo's router does; remembering what was sent where, instead of asking, is SGLang's.
+The cost of a replica is its pending work plus the tokens of the new prompt that are probably not in its prefix cache.
+A conversation therefore stays on one replica until that costs more than computing its prompt elsewhere. NVIDIA Dynamo's
+router counts both in tokens, too; SGLang's router also remembers what was sent where instead of asking engines.
 
 ```
 prompt   [ 256 bytes | 256 bytes | … rest ]     an id of a token counts as 4 bytes, about what its text takes
-keys       k0 ──────►  k1 ──────►                k1 = H(k0, block): equal beginnings have equal keys
+keys       k0 ──────►  k1 ──────►                k1 = H(k0, block): equal prefixes have equal keys
 ```
 """
 
@@ -23,32 +23,32 @@ from stoker.engine.protocol import PlacedPrompt
 
 BLOCK_BYTES = 256
 TOKEN_BYTES = 4
-"""Of text, on average; only relations count."""
+"""Bytes of text per token, on average; only ratios of token counts matter."""
 BLOCK_TOKENS = BLOCK_BYTES // TOKEN_BYTES
 MAX_BLOCKS = 1024
-"""Of one prompt: what lies beyond 64 thousand tokens does not decide where it goes."""
+"""Maximum number of blocks of a prompt that routing looks at: the first 64 thousand tokens decide."""
 MAX_KEYS = 16_384
-"""Remembered of one replica, about 2 MiB: a million tokens."""
+"""Maximum number of keys remembered for each replica: a million tokens, in about 2 MiB."""
 KV_FULL = 0.95
-"""A pool that running requests fill so far has no room for another."""
+"""Fraction of the KV pool in use by running requests from which on a replica counts as full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A prompt as far as it decides where it goes."""
+    """The prefix keys and the size of a prompt, which decide the replica that it is sent to."""
 
     keys: tuple[bytes, ...]
-    """One for each whole block, from the first on."""
+    """One key for each whole block of `BLOCK_BYTES`, in order; each depends on all blocks before it."""
     num_tokens: int
-    """Of the whole prompt, roughly; at least 1."""
+    """Estimated tokens of the whole prompt; at least 1."""
 
 
 def beginning_of(prompt: PlacedPrompt, root: bytes = b"") -> Beginning:
-    """The keys of a prompt.
+    """The prefix keys and the size of a prompt.
 
     Args:
-        prompt: text, token ids and images, in turn.
-        root: what a cached prompt depends on besides, such as the adapters.
+        prompt: text, or a sequence of text, token ids and media.
+        root: what cached KV depends on besides the prompt, such as the adapters.
     """
     parts: Iterable[int | str | Span] = [prompt] if isinstance(prompt, str) else prompt
     return Beginning(tuple(_keys(_first_bytes(parts), root)), size_of(prompt))
@@ -89,19 +89,25 @@ def _keys(raw: bytes, root: bytes) -> Iterable[bytes]:
 
 
 class Affinity:
-    """What was sent to which replica last, and so is likely to lie in its cache still.
+    """The prompts that were sent to each replica lately and so are probably still in its prefix cache.
 
     Args:
-        max_keys: remembered of each replica; those leave that were not used for longest, ends before beginnings.
+        max_keys: keys remembered for each replica. The least recently used are forgotten, the end of a prompt first.
     """
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
         self._sent: dict[int, OrderedDict[bytes, float]] = {}
-        """Of each key: until when it counts."""
+        """For each replica and key: the time until which the key counts as cached."""
 
     def matched_tokens(self, replica: int, beginning: Beginning, now: float = -inf) -> int:
-        """How much of the prompt lies there, if nothing has left; always less than all of it."""
+        """Tokens of the prompt that were sent to the replica before and still count; always less than all tokens.
+
+        Args:
+            replica: the replica's number.
+            beginning: of the prompt.
+            now: the time on the clock of `note`; keys that count until then or earlier are ignored.
+        """
         sent = self._sent.get(replica, OrderedDict())
         num_blocks = 0
         for key in beginning.keys:
@@ -111,7 +117,7 @@ class Affinity:
         return min(num_blocks * BLOCK_TOKENS, beginning.num_tokens - 1)
 
     def note(self, replica: int, beginning: Beginning, until: float = inf) -> None:
-        """It was sent there, and counts until a time on the clock of `matched_tokens`."""
+        """Notes that the prompt was sent to the replica; it counts until the time `until`, see `matched_tokens`."""
         sent = self._sent.setdefault(replica, OrderedDict())
         for key in reversed(beginning.keys):
             sent[key] = until
@@ -120,35 +126,35 @@ class Affinity:
             sent.popitem(last=False)
 
     def forget(self, replica: int) -> None:
-        """Its cache is empty."""
+        """Forgets what was sent to a replica, whose cache is empty."""
         self._sent.pop(replica, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A replica that could take a request."""
+    """A replica that a request could be sent to, with what decides the choice."""
 
     number: int
     work: int
-    """Tokens that it has still to compute, prompts and answers."""
+    """Tokens that the replica has still to compute, of prompts and answers."""
     matched: int = 0
-    """Tokens of the new prompt that it need not compute."""
+    """Tokens of the new prompt that the replica has cached."""
     num_open: int = 0
-    """Requests that run and wait there."""
+    """Requests at the replica, running and waiting."""
     parallel: int = 1
-    """How many run at the same time."""
+    """Maximum number of requests that run at the same time."""
     max_open: int = 1
-    """One more is refused."""
+    """Maximum number of requests, running and waiting; further ones are refused."""
     kv_usage: float = 0.0
-    """Part of its KV that running requests hold."""
+    """Fraction of the KV pool that running requests hold, 0 … 1."""
     num_sent: int = 0
-    """Ever."""
+    """Requests ever sent to the replica."""
     rank: float = 0.0
-    """Order among equals, before the number. Random where several processes choose: they would else choose alike."""
+    """Order among equals, before the number. Random where several processes route: else all would choose the same."""
 
     @property
     def pressure(self) -> int:
-        """0 = it begins at once, 1 = it would have to wait, 2 = it would be refused."""
+        """What happens to one more request: 0 = it begins at once, 1 = it waits in the queue, 2 = it is refused."""
         if self.num_open >= self.max_open:
             return 2
         return int(self.num_open >= self.parallel or self.kv_usage >= KV_FULL)
@@ -160,9 +166,9 @@ def choose(candidates: Iterable[Candidate], beginning: Beginning, *, companion: 
     No request is routed to a replica where it has to wait while another has a free place, whatever is cached.
 
     Args:
-        candidates: those that can be asked, in any order.
-        beginning: of the prompt.
-        companion: where requests of the same group went; they go there too while it has a free place.
+        candidates: the replicas that can be asked, in any order.
+        beginning: prefix keys and size of the prompt.
+        companion: the replica of other requests of the same group, preferred while it has a free place.
     """
 
     def cost(candidate: Candidate) -> tuple[int, bool, int, int, float, int]:

@@ -17,7 +17,7 @@ class ServedModel:
     """A runtime under the names by which clients may ask for it."""
 
     names: tuple[str, ...]
-    """The first one is its id; the others are aliases."""
+    """The first name is the model's id; the others are aliases."""
     runtime: Runtime
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     """Counts of the model's requests, kept by the code that submits them."""
@@ -64,7 +64,7 @@ def short_name(model: str) -> str:
 
 
 def without_adapter(asked: str, names: Iterable[str]) -> str:
-    """The model of what a client asks for: a model's name, or that with `:` and the name of an adapter behind it.
+    """The model's name in what a client asks for, which is `MODEL` or `MODEL:ADAPTER`.
 
     >>> without_adapter("smollm2:sql", ["smollm2"]), without_adapter("a:b", ["a", "a:b"])
     ('smollm2', 'a:b')
@@ -74,7 +74,7 @@ def without_adapter(asked: str, names: Iterable[str]) -> str:
 
 
 def adapter_in(asked: str, names: Iterable[str]) -> str | None:
-    """The adapter that a client asks for with the model's name. `latest`, which Ollama's clients add, is none.
+    """The adapter's name in `MODEL:ADAPTER`; None if there is none. `latest`, which Ollama's clients add, is none.
 
     >>> adapter_in("smollm2:sql", ["smollm2"]), adapter_in("smollm2:latest", ["smollm2"])
     ('sql', None)

@@ -1,6 +1,6 @@
-"""What each of several engines, or models, gets of the machine. It measures nothing and starts nothing.
+"""Divides the resources of a machine among the replicas of a model, and KV memory among models. It measures nothing.
 
-What a user says is said of the model as a whole: one engine or eight, `--parallel 8` means eight requests at a time.
+Options describe the model as a whole: with one engine or eight, `--parallel 8` means eight requests at a time.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _MIB = 2**20
 
 
 def share_of(config: EngineConfig, number: int, count: int, *, num_cores: int, ram_mib: int) -> EngineConfig:
-    """The configuration of one of `count` engines; the shares together are what `config` says.
+    """The configuration of one of `count` engines; the sum of all engines' resources is what `config` says.
 
     Threads and places for requests are at least one each. The KV pools are equally large, because a request that fits
     into one must fit into any other.
 
     Args:
-        config: of all of them together.
-        number: of this one, from 0.
-        count: how many there may ever be at the same time.
-        num_cores: what `threads` means if it is not given.
-        ram_mib: what `cache_ram` means, given or not.
+        config: the configuration of the model as a whole.
+        number: the engine's number, from 0.
+        count: maximum number of engines at the same time.
+        num_cores: number of threads if `threads` is not configured.
+        ram_mib: the resolved value of `cache_ram` in MiB, configured or not.
 
     Raises:
-        ConfigError: the KV pool would be smaller than the longest request that was asked for.
+        ConfigError: an engine's KV pool would be smaller than the configured context size.
     """
     assert 0 <= number < count
 
@@ -63,17 +63,17 @@ def _pool(config: EngineConfig, kv_tokens: int, count: int) -> int:
 
 
 def within_kv_share(needs: MemoryNeeds, config: EngineConfig, share_mib: int) -> MemoryNeeds:
-    """The needs of a model whose pools, those of its replicas together, are to take no more than its share of KV.
+    """The memory needs of a model whose KV pools, of all replicas together, must fit into its share of `--kv-budget`.
 
     Sizes without a configured value shrink as needed; the context never exceeds a replica's pool.
 
     Args:
-        needs: as the model's files say, of each of `num_replicas`.
-        config: what a user asked for.
-        share_mib: one model's part of what all may take.
+        needs: of each of `num_replicas` replicas, from the model's files.
+        config: the configured sizes.
+        share_mib: the model's share of the KV budget, in MiB.
 
     Raises:
-        ConfigError: what was asked for does not fit, or not even one token does.
+        ConfigError: the configured sizes do not fit into the share, or not even one token does.
     """
     if not needs.kv_bytes_per_token:
         return needs

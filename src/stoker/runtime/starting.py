@@ -1,4 +1,4 @@
-"""From a model's specification to a runtime that answers, however often its process dies on the way."""
+"""Starts the runtime of a model specification, and tries again if its process dies while the model loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS = 3
 _PAUSE_S = 0.1
-"""After the first attempt; it doubles."""
+"""Pause after the first failed attempt, in seconds; it doubles after each further one."""
 _LOOK_EVERY_S = 0.1
 _STEP = 0.01
 
@@ -31,9 +31,9 @@ async def started(
 
     Args:
         spec: the model.
-        plan: what it was promised.
-        adapters: what it begins with; None = what it is configured with.
-        tell: is given how far the weights are, from 0 to 1, now and then, and never less than before.
+        plan: the memory that is promised to the model.
+        adapters: adapters that are loaded at the start; None = the configured ones.
+        tell: is called now and then with the loaded fraction of the weights, 0 … 1, which never falls.
 
     Raises:
         StokerError: the model cannot be loaded; nothing is left running.
@@ -50,7 +50,7 @@ async def started(
 
 
 class _Rising:
-    """Passes on what is at least a hundredth more than what was passed on before: a second attempt begins anew."""
+    """Reports progress only if it grew by 0.01 or reached 1, as a second attempt starts at 0 again."""
 
     def __init__(self, tell: Callable[[float], None]) -> None:
         self._tell = tell
@@ -76,7 +76,7 @@ async def _start(
     finally:
         telling.cancel()
         if not is_started:
-            await runtime.close()  # before all other waits: each may be cancelled
+            await runtime.close()  # first, because any later `await` may be cancelled
         await asyncio.wait([telling])
     return runtime
 

@@ -1,4 +1,4 @@
-"""The signs of life of several engines as one: what is there now is added up, and what was counted never shrinks."""
+"""Merges the heartbeats of several engines into one. Gauges are added up; counters of engines that are gone remain."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _SHARED = {name for name, mark in (_GAUGES | _TIER_GAUGES).items() if mark is Ga
 
 
 class Totals:
-    """What engines that are gone have counted, and the newest word of those that are not."""
+    """The counters of engine processes that are gone, and the newest heartbeats of the others, of one model."""
 
     def __init__(self) -> None:
         self._past = _NOTHING
         self._newest: dict[int, tuple[int, EngineStats]] = {}
-        """By replica: which of its processes said it."""
+        """Newest heartbeat by replica, with the incarnation of the process that sent it."""
 
     def note(self, replica: int, incarnation: int, beat: EngineStats | None) -> None:
-        """A replica's newest sign of life, if there is one.
+        """Notes a replica's newest heartbeat, if there is one.
 
         Args:
-            replica: its number.
-            incarnation: changes with its process, whose counters begin anew.
-            beat: of the present process.
+            replica: the replica's number.
+            incarnation: changes when its process restarts and its counters begin at 0.
+            beat: the heartbeat of the present process.
         """
         if replica in self._newest and self._newest[replica][0] != incarnation:
             self.leave(replica)
@@ -49,15 +49,15 @@ class Totals:
             self._newest[replica] = incarnation, beat
 
     def leave(self, replica: int) -> None:
-        """It is gone; what it has counted stays."""
+        """Notes that a replica is gone; its counters stay in the totals."""
         _, beat = self._newest.pop(replica, (0, _NOTHING))
         self._past = _add(self._past, _counted(beat))
 
     def merged(self, alive: Iterable[EngineStats]) -> EngineStats:
-        """All as one.
+        """The heartbeat of the model as a whole.
 
         Args:
-            alive: of the replicas that can be asked now; the others only count what they have counted.
+            alive: heartbeats of the replicas that can be asked now. Of all others only counters are added, no gauges.
         """
         counted = reduce(_add, [_counted(beat) for _, beat in self._newest.values()], self._past)
         present = reduce(_add, alive, _NOTHING)
@@ -75,7 +75,7 @@ def _counted(beat: EngineStats) -> EngineStats:
 
 
 def _with_tokens(present: list[AdapterLoad], counted: list[AdapterLoad]) -> list[AdapterLoad]:
-    """Loaded adapters, with all tokens ever generated with them."""
+    """The loaded adapters, each with all tokens that were ever generated with it."""
     tokens = {load.name: load.num_tokens for load in counted}
     return [msgspec.structs.replace(load, num_tokens=tokens[load.name]) for load in present]
 

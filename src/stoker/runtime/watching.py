@@ -1,6 +1,6 @@
-"""One look at a model after another while at least one client follows it; the engine is asked once for all clients.
+"""Live views of a model's engines for monitoring clients: polls the engines once for all clients that follow a model.
 
-A slow follower is not waited for: it loses what it has not taken when the ring is full.
+Polling runs only while a client follows. A slow client loses the oldest records when the ring buffer is full.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from stoker.errors import Overloaded, StokerError
 from stoker.runtime.base import Runtime
 
 HZ = 10.0
-"""Looks in a second."""
+"""Polls per second."""
 _ASK_S = 5.0
-"""An engine that does not answer within that time is in a long step; it is asked again."""
+"""Timeout of a poll, in seconds. An engine that does not answer is in a long step; it is polled again."""
 _FAILED_WAIT_S = 1.0
 _IDLE_WAIT_S = 0.25
-"""Between two looks at engines in which no requests."""
+"""Minimum seconds between two polls of engines without requests."""
 _MAX_FOLLOWERS = 16
 _MAX_RECORDS = 1024
 _FIRST_STEPS, _FIRST_MOMENTS = 200, 100
-"""Of the past, what a follower is told that joins: its first event has 64 kB at most."""
+"""Past steps and moments that a new follower gets at most: its first event has at most 64 kB."""
 
 Find = Callable[[], Runtime]
-"""The runtime of the model now; raises `StokerError` if there is none. It must load nothing."""
+"""Returns the model's present runtime; raises `StokerError` if it is not loaded. Must not load the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What a follower has not seen yet."""
+    """An update for one follower: what it has not seen yet."""
 
     engines: tuple[EngineView, ...]
-    """The newest view of each, with the steps and moments that are new. Empty: none can be asked."""
+    """The newest view of each engine, with the new steps and moments. Empty = no engine can be asked."""
     error: StokerError | None = None
-    """Why none can be asked."""
+    """Why no engine can be asked; None = an engine can be asked."""
 
 
 @dataclass(slots=True, eq=False)
 class _Track:
-    """One engine, by its replica."""
+    """The newest view of one engine, with a ring buffer of its records."""
 
     view: EngineView
     num_steps: int = 0
-    """Number of steps ever put into the ring."""
+    """Number of steps ever put into the ring buffer."""
     num_moments: int = 0
     steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=_MAX_RECORDS))
     moments: deque[Moment] = field(default_factory=lambda: deque(maxlen=_MAX_RECORDS))
@@ -61,11 +61,11 @@ class _Track:
 
 
 class Watch:
-    """Looks at one model. Belongs to one event loop.
+    """Polls one model for all its followers. Belongs to one event loop.
 
     Args:
-        find: the model's runtime.
-        hz: looks in a second.
+        find: returns the model's runtime.
+        hz: polls per second.
     """
 
     def __init__(self, find: Find, hz: float = HZ) -> None:
@@ -79,18 +79,18 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
 
     def check_room(self) -> None:
-        """Raises Overloaded if too many follow already."""
+        """Raises Overloaded if too many clients follow the model already."""
         if self._num_followers >= _MAX_FOLLOWERS:
             raise Overloaded(f"{_MAX_FOLLOWERS} clients watch this model already", retry_after_s=5.0)
 
     async def follow(self, every_s: float = 0.0) -> AsyncGenerator[Sight, None]:
-        """What the model does, at first all that is still known of what it has done; it does not end by itself.
+        """Updates about the model; the first one includes recent records. The stream does not end by itself.
 
         Args:
-            every_s: the least time between two sights.
+            every_s: minimum seconds between two updates.
 
         Raises:
-            Overloaded: too many follow already.
+            Overloaded: too many clients follow the model already.
         """
         self.check_room()
         self._num_followers += 1
@@ -162,13 +162,13 @@ class Watch:
 
 
 class Watches:
-    """The watches of a server, by model. Belongs to one event loop."""
+    """All watches of a server, one for each model that was followed. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._watches: dict[str, Watch] = {}
 
     def of(self, model_id: str, find: Find) -> Watch:
-        """The one watch of this model."""
+        """The watch of this model, which is made at the first call."""
         watch = self._watches.get(model_id)
         if watch is None:
             watch = self._watches[model_id] = Watch(find)

@@ -1,4 +1,4 @@
-"""A Whisper model as a `Runtime`: it writes down what is said in recordings, and does nothing else."""
+"""`WhisperRuntime`: a Whisper model as a `Runtime`. It transcribes recordings, and refuses everything else."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from stoker.text.chat_formats.probe import ChatFormat
 
 _MAX_TEXT_TOKENS = 448
-"""What the decoder of every Whisper model writes at most for 30 seconds."""
+"""Maximum number of tokens that the decoder of a Whisper model writes for 30 seconds of speech."""
 
 
 @runtime_checkable
 class Transcribes(Protocol):
-    """A runtime whose model writes down what is said."""
+    """A runtime whose model transcribes speech."""
 
     def transcribe(self, recording: Media, wish: Wish) -> AsyncGenerator[Heard | Segment, None]:
         """See `Transcriber.transcribe`."""
@@ -38,11 +38,11 @@ class Transcribes(Protocol):
 
 
 class WhisperRuntime:
-    """Belongs to one event loop.
+    """The `Runtime` of one Whisper model. Owns its transcriber. Belongs to one event loop.
 
     Args:
         config: the model, whose folder is on this disk.
-        transcriber: with the process that computes.
+        transcriber: starts and asks the process that computes.
     """
 
     def __init__(self, config: EngineConfig, transcriber: Transcriber) -> None:
@@ -99,13 +99,13 @@ class WhisperRuntime:
                     yield each
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
-        """Refuses: there is no text to continue."""
+        """Raises UnsupportedParameter: a Whisper model generates no text from a prompt."""
         _refuse()
         yield Accepted(submit.request_id, 0)
 
     @property
     def chat_format(self) -> ChatFormat:
-        """Refuses: see `generate`."""
+        """Raises UnsupportedParameter, see `generate`."""
         _refuse()
 
     def render_chat(
@@ -117,11 +117,11 @@ class WhisperRuntime:
         tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
-        """Refuses: see `generate`."""
+        """Raises UnsupportedParameter, see `generate`."""
         _refuse()
 
     async def ask(self, question: Question[A]) -> A:
-        """Refuses every question but one for adapters that are to be none."""
+        """Answers only a `ChangeAdapters` without changes; raises UnsupportedParameter for every other question."""
         return as_answer_to(question, _answer(question))
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:

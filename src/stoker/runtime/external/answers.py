@@ -1,4 +1,4 @@
-"""One request to an external server from the door to its last token, also when the server dies on the way."""
+"""Runs requests on an external server, from the queue to the last token, and repeats them if the server dies early."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class AnswerReader(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """A token was seen: the request cannot be started over."""
+        """Whether a token was seen, so that the request cannot be repeated on another server."""
         ...
 
     def push(self, event: bytes) -> Output | None:
-        """What an event adds to the answer; None if it is nothing to tell yet.
+        """The output that an event adds to the answer; None if there is nothing to output yet.
 
         Raises:
             StokerError: the server failed.
@@ -38,21 +38,21 @@ class AnswerReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request that has passed every check."""
+    """A request that has passed every check, with all that is needed to send it."""
 
     submit: Submit
     request: Request
-    """Its tokens and its complete sampling."""
+    """Prompt tokens and complete sampling parameters."""
     max_tokens: int
-    """The longest answer that fits, or that is wanted."""
+    """Maximum length of the answer in tokens: as requested, or as much as fits into the context."""
     deadline: float | None
-    """On the event loop's clock."""
+    """The time on the event loop's clock when the request times out; None = never."""
     body: bytes
-    """What the server is sent."""
+    """Body of the HTTP request to the server."""
     reader: Callable[[], AnswerReader]
     """Makes a reader for the answer of one server."""
     room: int = 0
-    """Tokens that it is given room for beside its text, because only the server counts them."""
+    """Further tokens to reserve beside the text, for images and audio, whose tokens only the server counts."""
 
     @property
     def num_prompt(self) -> int:
@@ -60,14 +60,14 @@ class Asked:
 
     @property
     def num_tokens(self) -> int:
-        """The most that it can ever hold."""
+        """Maximum number of tokens that the request can ever hold."""
         return self.room + self.num_prompt + max(self.max_tokens, 1)
 
     async def within(self, awaitable: Awaitable[T]) -> T:
-        """What it gives, before the deadline.
+        """The result of `awaitable`, if it is there before the deadline.
 
         Raises:
-            Timeout: it takes too long.
+            Timeout: the deadline passed.
         """
         try:
             async with asyncio.timeout_at(self.deadline):
@@ -78,13 +78,13 @@ class Asked:
 
 
 class Answers:
-    """Belongs to one event loop.
+    """The running requests of one external server, with their counters. Belongs to one event loop.
 
     Args:
-        supervisor: has the server, and its successors.
-        queue: who is next.
-        name: of the program, for errors.
-        path: where the server is asked.
+        supervisor: provides the server, also after a restart.
+        queue: decides which request runs next.
+        name: the program's name, for errors.
+        path: the HTTP path of the server's completions.
     """
 
     def __init__(self, supervisor: ServerSupervisor, queue: SlotQueue, *, name: str, path: str) -> None:
@@ -93,26 +93,26 @@ class Answers:
         self._supervisor = supervisor
         self._queue = queue
         self._computed_at = 0.0
-        """When a server last said that it has computed something."""
+        """The time on the event loop's clock of the last event from a server."""
         self.held: dict[str, int] = {}
-        """Tokens of each running request, by its id."""
+        """Tokens of each running request, by the request's id."""
         self.prompt_tokens = 0
-        """Of all requests that were answered."""
+        """Prompt tokens of all requests that were answered."""
         self.cached_tokens = 0
 
     def stalled_s(self) -> float:
-        """Seconds for which requests have been waiting without any computation."""
+        """Seconds for which running requests have been waiting without an event from the server; 0 if none runs."""
         if not self._queue.num_running:
             return 0.0
         since = max(self._computed_at, self._queue.running_since, self._supervisor.ready_at)
         return asyncio.get_running_loop().time() - since
 
     async def outputs(self, asked: Asked) -> AsyncGenerator[Output, None]:
-        """Waits for its turn, then gives the answer as it comes. The last output has a `finish_reason`.
+        """Waits for the request's turn, then yields its outputs. The last output has a `finish_reason`.
 
         Raises:
-            Timeout: its deadline passed.
-            EngineCrashed: its server died after the first token, or two of them before it.
+            Timeout: the request's deadline passed.
+            EngineCrashed: the server died after the first token, or two servers died before it.
             StokerError: the server failed.
         """
         place = await asked.within(self._queue.enter(asked.request, asked.num_tokens))
@@ -138,7 +138,7 @@ class Answers:
         self.cached_tokens += usage.cached_tokens
 
     async def _attempts(self, asked: Asked) -> AsyncGenerator[Output, None]:
-        """A request of which nothing was computed yet is given once to the next server."""
+        """Repeats a request without a token once on the restarted server."""
         incarnation = await asked.within(self._supervisor.successor("is restarting"))
         for is_last in (False, True):
             reader = asked.reader()
@@ -161,10 +161,10 @@ class Answers:
     async def _answer(
         self, asked: Asked, reader: AnswerReader, incarnation: Incarnation
     ) -> AsyncGenerator[Output, None]:
-        """The answer of this server.
+        """The outputs of one server.
 
         Raises:
-            BrokenOff: it did not come to its end.
+            BrokenOff: the connection broke before the answer was complete.
         """
         loop = asyncio.get_running_loop()
         async with aclosing(incarnation.client.events(self._path, asked.body)) as events:

@@ -1,4 +1,4 @@
-"""HTTP to one external server, every wait bounded; what goes wrong there becomes one of Stoker's errors."""
+"""An HTTP client for one external server, which translates failures to Stoker's errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FAILURES = (httpx2.HTTPError, httpx2.StreamError, OSError)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """The library logs every request; requests to the own child process are noise."""
+    """A log filter: drops the HTTP library's records of requests to the own child process."""
     return not any(str(arg).startswith(_HERE) for arg in record.args or ())
 
 
@@ -30,23 +30,23 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BrokenOff(Exception):
-    """The connection ended, or was never there: perhaps the server has died."""
+    """The connection broke, or could not be made: perhaps the server has died."""
 
 
 class ServerClient:
-    """Belongs to one event loop.
+    """The client of one server on this machine. Belongs to one event loop.
 
     Args:
-        port: on this machine.
-        key: that was given to the server.
-        name: of the program, for errors.
-        reply_error: what a reply that is not 200 means, by its status and its body.
+        port: the server's port on this machine.
+        key: the API key that was given to the server.
+        name: the program's name, for errors.
+        reply_error: makes the error for a reply other than 200, from its status and its body.
     """
 
     def __init__(self, port: int, key: str, *, name: str, reply_error: Callable[[int, bytes], StokerError]) -> None:
         self._name = name
         self._reply_error = reply_error
-        # How long an answer may be silent is for the supervisor to say, who sees all of them.
+        # Reads have no timeout: the supervisor, which sees all answers, decides how long an answer may be silent.
         timeout = httpx2.Timeout(None, connect=_CONNECT_S, write=_WRITE_S)
         self._http = httpx2.AsyncClient(
             base_url=f"{_HERE}{port}",
@@ -58,29 +58,29 @@ class ServerClient:
         )
 
     async def get(self, path: str, timeout_s: float) -> bytes:
-        """The body of a reply.
+        """The body of the reply to a GET request.
 
         Raises:
-            BrokenOff: there is no server, or no more.
-            Timeout: it did not answer in time.
-            StokerError: what it answered.
+            BrokenOff: the server cannot be reached, or the connection broke.
+            Timeout: the server did not answer within `timeout_s` seconds.
+            StokerError: the server answered with an error.
         """
         return await self._ask("GET", path, None, timeout_s)
 
     async def post(self, path: str, body: object, timeout_s: float | None) -> bytes:
-        """As `get`, with a JSON body.
+        """The body of the reply to a POST request with a JSON body. Raises the errors of `get`, and:
 
         Raises:
-            InvalidInput: a string in it is not valid Unicode.
+            InvalidInput: a string in the body is not valid Unicode.
         """
         return await self._ask("POST", path, encoded(body), timeout_s)
 
     async def events(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
-        """The data of every event of a stream. Closing the stream tells the server that the client is gone.
+        """The data of every server-sent event of a POST request. Closing the stream makes the server abort the request.
 
         Raises:
-            BrokenOff: there is no server, or no more.
-            StokerError: what it answered instead of a stream.
+            BrokenOff: the server cannot be reached, or the connection broke.
+            StokerError: the server answered with an error instead of a stream.
         """
         lines = EventLines()
         try:
@@ -118,9 +118,9 @@ def encoded(body: object) -> bytes:
     """The JSON of a request.
 
     Raises:
-        InvalidInput: a string in it is not valid Unicode.
+        InvalidInput: a string in the body is not valid Unicode.
     """
     try:
         return _encode(body)
-    except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
+    except UnicodeEncodeError as error:  # a lone surrogate, which JSON from a client can contain
         raise InvalidInput(f"the request is not valid Unicode: {error.reason}", parameter="prompt") from error

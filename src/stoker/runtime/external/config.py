@@ -1,4 +1,4 @@
-"""Whether an external server computes, which one, and what it is told besides. Values only."""
+"""The settings of external servers: which program computes the answers, and its further arguments. Values only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.errors import ConfigError, InvalidInput
 
 RuntimeName: TypeAlias = Literal["engine", "llama-server", "vllm"]
 EXTERNAL: tuple[RuntimeName, ...] = ("llama-server", "vllm")
-"""Runtimes that are programs of others."""
+"""Runtimes that are external programs."""
 
 _ENGINE_ONLY = {
     "backend": "--backend",
@@ -48,7 +48,7 @@ _UNAVAILABLE: Mapping[RuntimeName, Mapping[str, str]] = {
         "slot_save_path": "--slot-save-path",
     },
 }
-"""Settings that an external runtime has no part in, and their options."""
+"""Settings that an external runtime does not support, each with its option on the command line."""
 _ADVICE = {
     "kv_tokens": "--kv-cache-memory-bytes or --gpu-memory-utilization",
     "kv_type": "--kv-cache-dtype",
@@ -57,12 +57,12 @@ _ADVICE = {
     "draft_model": "--speculative-config",
     "cache_ram": "--kv-offloading-size",
 }
-"""What vLLM calls it: to be given in `vllm_args`."""
+"""For some unsupported settings: vLLM's own options, which can be given in `vllm_args`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeConfig:
-    """Who computes the answers: an engine process of Stoker's own, or another server as an external process.
+    """Which program computes the answers: an engine process of Stoker's own, or an external server.
 
     Raises:
         InvalidInput: a value cannot be used; `fields["parameter"]` names it.
@@ -92,7 +92,7 @@ class RuntimeConfig:
             self.further_arguments(name)
 
     def further_arguments(self, name: str) -> list[str]:
-        """A setting with arguments, in parts.
+        """The arguments in a setting, split as a shell does.
 
         Args:
             name: `llama_server_args` or `vllm_args`.
@@ -107,10 +107,10 @@ class RuntimeConfig:
 
 
 def check_engine(engine: EngineConfig, runtime: RuntimeName) -> None:
-    """Refuses what this runtime cannot do.
+    """Refuses engine settings that the runtime does not support.
 
     Raises:
-        ConfigError: says what.
+        ConfigError: names the option, and an alternative if there is one.
     """
     usual = EngineConfig()
     for name, flag in _UNAVAILABLE[runtime].items():

@@ -1,4 +1,4 @@
-"""Takes the bytes of an event stream apart. On bytes, so that a character may be split between two chunks."""
+"""A parser of server-sent events. It works on bytes, because a chunk may end within a character."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ MAX_EVENT_BYTES = 64 * 2**20
 
 
 class TooLong(Exception):
-    """An event without an end."""
+    """An event is larger than `MAX_EVENT_BYTES`."""
 
 
 class EventLines:
-    """The events of one stream, see the WHATWG's server-sent events. Comments, names and ids are dropped.
+    """Parses one stream of server-sent events, as WHATWG specifies them. Drops comments, event names and ids.
 
-    Older llama-servers write `error: {…}` where newer ones write `data: {"error": {…}}`: both come out as the latter.
+    Old versions of llama-server write `error: {…}`, and new ones `data: {"error": {…}}`; both yield `{"error": {…}}`.
     """
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
-        """The pieces of the line that has not ended yet."""
+        """Pieces of the line that is not complete yet."""
         self._data: list[bytes] = []
         self._num_bytes = 0
-        """Of the event that has not ended yet."""
+        """Bytes of the event that is not complete yet."""
 
     def push(self, chunk: bytes) -> Iterator[bytes]:
-        """The data of every event that ends in this chunk.
+        """The data of every event that this chunk completes.
 
         Raises:
             TooLong: an event is larger than `MAX_EVENT_BYTES`.
@@ -44,7 +44,7 @@ class EventLines:
             raise TooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
 
     def flush(self) -> Iterator[bytes]:
-        """The data of an event that the end of the stream has ended."""
+        """The data of the last event, which the end of the stream completes."""
         yield from self._take(b"".join(self._line))
         yield from self._take(b"")
 

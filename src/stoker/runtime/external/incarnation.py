@@ -1,4 +1,4 @@
-"""One external server from its start to its end: the process, its port, and the client that asks it."""
+"""One run of an external server, from its start to its end: the process, its port, and an HTTP client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROBE_S = 3.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
 _TELL_EVERY_S = 10.0
 DEATH_S = 3.0
-"""A connection may break so long before the process that held it is known to be gone."""
+"""Maximum seconds between a broken connection and the moment when the end of its process is known."""
 _MAX_PORTS = 3
 
 
@@ -31,17 +31,17 @@ class _Listed(msgspec.Struct, frozen=True):
 
 
 class _Models(msgspec.Struct, frozen=True):
-    """`GET /v1/models`, as every server of OpenAI's API has it."""
+    """The reply to `GET /v1/models`, as in OpenAI's API."""
 
     data: list[_Listed]
 
 
 class _PortTaken(Exception):
-    """Another program has the port."""
+    """Another program uses the port."""
 
 
 class Incarnation:
-    """A server that answers, made by `start`. Belongs to one event loop."""
+    """A server that answers, made by `start` and ended by `stop`. Belongs to one event loop."""
 
     def __init__(self, process: ServerProcess, client: ServerClient) -> None:
         self.process = process
@@ -49,12 +49,12 @@ class Incarnation:
 
     @classmethod
     async def start(cls, program: Program) -> Incarnation:
-        """Starts one on a free port, and returns when it has loaded its model and computed a token.
+        """Starts a server on a free port, and returns when it has loaded its model and computed a token.
 
         Raises:
-            EngineCrashed: it ended; the message has its last words.
-            ModelNotLoaded: it was not ready in time, or was built for another CPU.
-            ResourceExhausted: no process can be had.
+            EngineCrashed: the server ended; the message has its last output. Or no port was free.
+            ModelNotLoaded: the server was not ready in time, or was built for another CPU.
+            ResourceExhausted: the operating system cannot start a process.
         """
         for _ in range(_MAX_PORTS):
             try:
@@ -64,7 +64,7 @@ class Incarnation:
         raise EngineCrashed(f"{program.name} found no free port in {_MAX_PORTS} attempts")
 
     async def stop(self) -> None:
-        """Ends the process, with a bound, and waits for it, also if it is cancelled meanwhile. May be called twice."""
+        """Ends the process within a bounded time, even if the caller is cancelled. Calling it twice is allowed."""
         stopping = asyncio.ensure_future(self._stop())
         try:
             await asyncio.shield(stopping)
@@ -99,7 +99,7 @@ class Incarnation:
         return found
 
     async def _become_ready(self, program: Program, name: str, port: int) -> None:
-        """Looks at once when it ends, else after pauses that double."""
+        """Polls the server, with pauses that double, until it is healthy; notices at once if the process ends."""
         clock = asyncio.get_running_loop().time
         began_at = told_at = clock()
         deadline, pause_s = began_at + program.start_s, _FIRST_PAUSE_S
@@ -126,7 +126,7 @@ class Incarnation:
         return ModelNotLoaded(program.foreign_cpu)
 
     async def _is_healthy(self) -> bool:
-        """False at once if the process ends: another program may hold its port without answering."""
+        """Whether the server is healthy. Returns at once if the process ends: another program may hold the port."""
         probe = asyncio.ensure_future(self.client.get("/health", PROBE_S))
         try:
             await asyncio.wait([probe, self.process.exited], return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +136,7 @@ class Incarnation:
         return not probe.cancelled() and not isinstance(probe.exception(), BrokenOff | StokerError)
 
     async def _check_identity(self, name: str, port: int) -> None:
-        """The program that answers at the port must know the name that this process gave it."""
+        """Raises _PortTaken if another program answers at the port: only this server lists its model under `name`."""
         try:
             models = msgspec.json.decode(await self.client.get("/v1/models", PROBE_S), type=_Models).data
         except (BrokenOff, StokerError, msgspec.DecodeError, UnicodeDecodeError):
@@ -145,7 +145,7 @@ class Incarnation:
             raise _PortTaken(f"another server answers at port {port}")
 
     async def _warm_up(self, program: Program) -> None:
-        """An error is no reason to stop."""
+        """Warms the server up. An error is only logged, unless the process has ended."""
         try:
             await program.warm_up(self.client)
         except (BrokenOff, StokerError) as error:

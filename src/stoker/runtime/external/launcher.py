@@ -1,10 +1,10 @@
-"""A program that becomes another one, which then dies with the process that asked for it. Imports nothing of ours.
+"""A script that runs a program so that the program dies with the parent process. It imports nothing of Stoker.
 
     python launcher.py [--whole] PARENT_PID PROGRAM ARGUMENT...
 
-On Linux the kernel is asked for that (`PR_SET_PDEATHSIG`), and this program is replaced by the other one. Elsewhere,
-and with `--whole`, it stays: it waits for the end of its stdin, which it has when the parent dies, however it dies.
-With `--whole` it also ends whatever the other program has started and left behind.
+On Linux, the script asks the kernel for that (`PR_SET_PDEATHSIG`), and replaces itself with the program. Elsewhere, and
+with `--whole`, it stays as the program's parent, and ends the program at the end of its stdin, which comes when its own
+parent dies for any reason. With `--whole`, it also ends all processes that the program has started and left behind.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _FAILED = 126
 
 
 def main(arguments: list[str]) -> int:
-    """See the module. Returns the exit code of the other program, if it returns."""
+    """Runs the program, see the module. Returns the program's exit code, unless this process is replaced by it."""
     is_whole = arguments[0] == "--whole"
     first, *command = arguments[is_whole:]
     try:
         if is_whole or not _ask_kernel(_PR_SET_PDEATHSIG, signal.SIGKILL):
             return _keep(command, is_whole=is_whole)
-        if os.getppid() != int(first):  # it died before we asked
+        if os.getppid() != int(first):  # the parent died before the kernel was asked
             return _FAILED
         os.execv(command[0], command)
     except OSError as error:
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _ask_kernel(request: int, value: int) -> bool:
-    """Whether the kernel does it; only Linux knows these requests."""
+    """Calls `prctl`; returns whether it succeeded. Only Linux has it."""
     if sys.platform != "linux":
         return False
     import ctypes
@@ -75,7 +75,7 @@ def _end_with_stdin(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_orphans() -> None:
-    """Kills every process that the other program has left. The children of those come here when their parents die."""
+    """Kills every process that the program left behind. Their children become children of this process, and follow."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     while orphans := children.read_text().split():
         for orphan in orphans:

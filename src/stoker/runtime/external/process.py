@@ -1,4 +1,4 @@
-"""One external server's process: started, its output drained into the log, stopped, and always waited for."""
+"""The process of an external server: starts it, writes its output to the log, stops it, and always waits for it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ _MAX_WORDS = 800
 
 
 class ServerProcess:
-    """Dies with us, however we die. Belongs to the running event loop, on whose thread it is started.
+    """A server process that dies with this process, even if this one is killed.
+
+    Belongs to the running event loop, on whose thread it is started.
 
     Args:
         command: the program and its arguments.
-        environment: all of it.
-        name: of the program, for logs and errors.
-        level: the logging level of a line of its output; None = the line does not say.
-        has_workers: it starts processes of its own, which are not to outlive it.
-        stop_s: longest time to stop when asked to.
+        environment: the complete environment of the process.
+        name: the program's name, for logs and errors.
+        level: returns the logging level of a line of output; None = the line does not tell.
+        has_workers: the server starts processes of its own, which must not outlive it.
+        stop_s: maximum seconds to stop after SIGTERM; then the process is killed.
 
     Raises:
         OSError: the process cannot be started.
@@ -58,10 +60,10 @@ class ServerProcess:
         self._level = level
         self._stop_s = stop_s
         self.exited: asyncio.Future[int] = loop.create_future()
-        """The exit code; negative: the signal that killed it."""
+        """The exit code; if negative, the number of the signal that killed the process."""
         self._last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
         whole = ["--whole"] if has_workers else []
-        # A session of its own: a Ctrl-C in the terminal is for us alone. Its stdin stays open, see `launcher`.
+        # In a new session, Ctrl-C in the terminal does not reach the server. Its stdin stays open, see `launcher`.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_LAUNCHER), *whole, str(os.getpid()), *command],
             stdin=subprocess.PIPE,
@@ -87,27 +89,27 @@ class ServerProcess:
         return self.exited.done()
 
     def last_words(self) -> str:
-        """The last lines of its output that are no mere information, in one; empty if there are none."""
+        """The last lines of output above the level DEBUG or without a level, joined; empty if there are none."""
         return " | ".join(list(self._last_lines)[-_SHOWN_LINES:])[-_MAX_WORDS:]
 
     def describe_end(self) -> str:
-        """How it ended, with its last words."""
+        """How the process ended, with `last_words`."""
         assert self.exited.done(), "it has ended"
         words = self.last_words()
         return describe_exit(self.exited.result()) + (f": {words}" if words else "")
 
     async def wait(self, wait_s: float) -> bool:
-        """Whether it has ended within that time."""
+        """Waits for the end of the process, at most `wait_s` seconds; returns whether it has ended."""
         await asyncio.wait([self.exited], timeout=wait_s)
         return self.exited.done()
 
     async def stop(self) -> None:
-        """Asks it, kills it after `stop_s`, and waits for it. Calling it twice is allowed."""
+        """Sends SIGTERM, kills the process after `stop_s`, and waits for its end. Calling it twice is allowed."""
         if not self.has_exited:
             self._process.send_signal(signal.SIGTERM)
             if not await self.wait(self._stop_s):
                 logger.info("%s %d does not stop when asked: killing it", self._name, self.pid)
-        if not self.has_exited:  # the session is its own: also what it has started itself
+        if not self.has_exited:  # kills the whole session, with the server's own child processes
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         if await self.wait(_REAP_S):
@@ -120,7 +122,7 @@ class ServerProcess:
             self._process.stdin.close()
 
     def _drain(self, output: IO[bytes]) -> None:
-        """On a thread of its own: a full pipe would stop the server."""
+        """Reads output on a thread of its own, because a full pipe would block the server."""
         with output:
             while raw := output.readline(_LINE_BYTES):
                 self._take(raw.decode("utf-8", "replace").strip())
@@ -132,10 +134,10 @@ class ServerProcess:
         logger.log(logging.DEBUG if level is None else level, "%s", line)
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On a thread of its own: the only way to wait for a process that is the same everywhere."""
+        """Waits for the process on a thread of its own, which works on all platforms."""
         code = self._process.wait()
-        self._threads[0].join(_JOIN_S)  # its last words; a grandchild may hold the pipe open
-        with contextlib.suppress(RuntimeError):  # the loop was closed under us
+        self._threads[0].join(_JOIN_S)  # reads the last output; bounded, as a grandchild may hold the pipe open
+        with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
             loop.call_soon_threadsafe(self._note_exit, code)
 
     def _note_exit(self, code: int) -> None:

@@ -1,4 +1,4 @@
-"""A model in an external server, behind the same interface as one in an engine of Stoker's own."""
+"""`ExternalRuntime`: a model in an external server process, such as llama-server or vLLM, as a `Runtime`."""
 
 from __future__ import annotations
 
@@ -48,68 +48,71 @@ _NO_WAIT_S = 1e-3
 
 
 class ServedFile(Protocol):
-    """One model in one kind of external server: what is particular about both. Belongs to one event loop."""
+    """One model in one kind of external server: all that differs between the kinds. Belongs to one event loop."""
 
     @property
     def answers_at(self) -> str:
-        """The path at which the server writes answers."""
+        """The HTTP path of the server's completions."""
         ...
 
     @property
     def pool_tokens(self) -> int:
-        """Most tokens that running requests may hold together. Known once `prepare` has returned."""
+        """Maximum number of tokens that all running requests together may hold. Known once `prepare` has returned."""
         ...
 
     @property
     def num_retained(self) -> int:
-        """Tokens that the server keeps of requests that have ended, as far as it says."""
+        """Tokens of ended requests that the server keeps cached, as far as it reports them."""
         ...
 
     def prepare(self) -> Program:
-        """What is to be started. Reads files and may run programs, so it has a thread of its own.
+        """The program to start. Reads files and may run programs, and is therefore called on a thread.
 
         Raises:
-            StokerError: the model or the program is missing, or cannot do what is asked for.
+            StokerError: the model or the program is missing, or does not support the configuration.
         """
         ...
 
     async def learn(self, client: Callable[[], ServerClient]) -> ModelCard:
-        """What only a running server knows. Called once, with a source of the client of the present server.
+        """The model's card, with what only a running server knows. Called once.
+
+        Args:
+            client: returns the client of the present server.
 
         Raises:
-            BrokenOff: the server has gone.
-            StokerError: what it answered.
+            BrokenOff: the server is gone.
+            StokerError: the server answered with an error.
         """
         ...
 
     async def look(self, client: ServerClient) -> None:
-        """Called with a server that has just shown that it is alive."""
+        """Reads a server's state. Called about once per heartbeat, after the server has answered a health check."""
         ...
 
     async def admit(self, submit: Submit) -> Asked:
         """Tokenizes and checks a request.
 
         Raises:
-            StokerError: it cannot be honored.
+            StokerError: the server cannot honor the request.
         """
         ...
 
     def check(self, question: Question[Any]) -> None:
-        """Refuses a question that cannot be answered, before it waits for its turn.
+        """Refuses a question that the server cannot answer, before the question waits for its turn.
 
         Raises:
-            StokerError: says why.
+            StokerError: the question cannot be answered.
         """
         ...
 
     async def answer(self, question: Question[Any]) -> Answer:
-        """The answer to a question that has been checked."""
+        """The answer to a question that has passed `check`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
-    """What is there once the first server answers."""
+    """What is known once the first server answers."""
 
     card: ModelCard
     template: CardTemplate
@@ -117,7 +120,7 @@ class _Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Serving:
-    """What is there once it is known what to start."""
+    """The parts that exist once `ServedFile.prepare` has returned the program."""
 
     program: Program
     supervisor: ServerSupervisor
@@ -126,14 +129,15 @@ class _Serving:
 
 
 class ExternalRuntime:
-    """The `Runtime` over a server process that it starts and owns.
+    """The `Runtime` of one model in a server process, which it starts, restarts and owns.
 
     Args:
-        served: the model, and what is particular about the program.
-        engine: how much of the machine it may take.
-        supervision: when it counts as lost, and how it is started again.
-        volatile: what is dropped from the head of system prompts; None = nothing.
-        repeats: False = the caller repeats requests elsewhere that had not begun when this server dies.
+        served: the model, with what is specific to the kind of server.
+        engine: the resources that the server may use.
+        supervision: when a server counts as lost, and how it is restarted.
+        volatile: lines that are dropped from the head of system prompts; None = none.
+        repeats: repeat requests without output on a new server when the server dies. False = they fail at once, and
+            the caller repeats them elsewhere.
     """
 
     def __init__(
@@ -152,7 +156,7 @@ class ExternalRuntime:
         self._volatile = volatile
         self._door = Door(capacity=engine.parallel + engine.max_queue, parallel=engine.parallel)
         self._inside: set[str] = set()
-        """Requests and embeddings, running and waiting, by their ids."""
+        """Ids of all requests and embeddings, running and waiting."""
         self._embedding_turns = asyncio.Semaphore(engine.parallel)
         self._serving: _Serving | None = None
         self._loaded: _Loaded | None = None
@@ -301,7 +305,7 @@ class ExternalRuntime:
     def _heartbeat(self, serving: _Serving) -> EngineStats:
         answers = serving.answers
         return EngineStats(
-            num_steps=0,  # only the server counts them
+            num_steps=0,  # known only to the server
             num_running=serving.queue.num_running,
             num_waiting=serving.queue.num_waiting,
             kv_used=sum(answers.held.values()),
@@ -330,7 +334,7 @@ class ExternalRuntime:
 
     @contextmanager
     def _counted(self, request_id: str) -> Generator[None]:
-        """Refuses what is too much, or has the same id as another one."""
+        """Counts a request while the block runs; refuses it if there are too many, or if its id is in use."""
         if request_id in self._inside:
             raise InvalidInput(f"request id {request_id!r} is already in use", parameter="request_id")
         self._door.check(len(self._inside))
@@ -341,11 +345,11 @@ class ExternalRuntime:
             self._inside.discard(request_id)
 
     async def _asking(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the present server answers, or its successor if it dies meanwhile.
+        """The result of `ask`; if the server dies meanwhile, asks once more on the restarted server.
 
         Raises:
-            EngineCrashed: that one died, too.
-            ModelNotLoaded: there is none.
+            EngineCrashed: the restarted server died, too.
+            ModelNotLoaded: no server runs.
         """
         serving = self._ready()
         supervisor = serving.supervisor

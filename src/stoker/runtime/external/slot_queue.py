@@ -1,8 +1,8 @@
-"""Who waits for one of an external server's slots, and whose turn is next. It knows no HTTP.
+"""The queue in front of an external server: it decides which request gets the next free slot. It knows no HTTP.
 
-llama-server's own queue has no bound, no priorities and no fairness, and it fails running neighbors when KV runs out:
-so no request is sent to it before there is a slot, and room for the longest possible answer. vLLM preempts by itself,
-and needs no bound on tokens; its own queue knows no fairness between clients either.
+llama-server's own queue has no limit, no priorities and no fairness, and llama-server fails other running requests when
+its KV cache is full. Requests are therefore sent only when a slot and KV for the longest possible answer are free. vLLM
+preempts requests itself and needs no limit on tokens, but its own queue has no fairness between clients, either.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from stoker.engine.door import Door
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One request until it leaves."""
+    """A request's place in the queue or in a slot, from `SlotQueue.enter` to `SlotQueue.leave`."""
 
     sequence: Sequence
     num_tokens: int
-    """The most that it can ever hold."""
+    """Maximum number of tokens that the request can ever hold."""
     turn: asyncio.Future[None]
 
 
 class SlotQueue:
-    """Belongs to one event loop.
+    """The queue of one server. Belongs to one event loop.
 
     Args:
-        parallel: most requests that run at the same time.
-        pool_tokens: KV of all of them together, as far as it bounds them.
-        max_queue_tokens: most prompt tokens that wait.
-        door: told about departures, and refuses.
+        parallel: maximum number of requests that run at the same time.
+        pool_tokens: maximum number of tokens that all running requests together may hold.
+        max_queue_tokens: maximum number of waiting prompt tokens.
+        door: refuses requests if too many tokens wait; is told when requests leave.
     """
 
     def __init__(self, *, parallel: int, pool_tokens: int, max_queue_tokens: int, door: Door) -> None:
@@ -45,7 +45,7 @@ class SlotQueue:
         self._waiting: dict[Sequence, Place] = {}
         self._running: dict[Sequence, Place] = {}
         self.running_since = 0.0
-        """Since when at least one request runs without a break, on the event loop's clock."""
+        """The time on the event loop's clock since when at least one request has been running without a break."""
 
     @property
     def num_running(self) -> int:
@@ -56,17 +56,17 @@ class SlotQueue:
         return len(self._waiting)
 
     def check(self, request: Request) -> None:
-        """Raises `Overloaded` if it would wait behind others, and so make too many prompt tokens wait."""
+        """Raises `Overloaded` if other requests wait and this one would make too many prompt tokens wait."""
         if self._waiting:
             num_tokens = sum(len(sequence.request.prompt) for sequence in self._waiting)
             self._door.check_tokens(num_tokens + len(request.prompt), self._max_queue_tokens)
 
     async def enter(self, request: Request, num_tokens: int) -> Place:
-        """Waits for a place; the caller leaves it afterwards.
+        """Waits until the request may run. The caller gives the place to `leave` afterwards.
 
         Args:
-            request: says its priority and its client.
-            num_tokens: the most that it can ever hold; more than the pool counts as all of it.
+            request: the request, with its priority and its client.
+            num_tokens: maximum number of tokens that the request can ever hold; capped at `pool_tokens`.
         """
         turn = asyncio.get_running_loop().create_future()
         place = Place(Sequence(request), min(num_tokens, self._pool_tokens), turn)
@@ -81,7 +81,7 @@ class SlotQueue:
         return place
 
     def leave(self, place: Place) -> None:
-        """It has ended, or does not wait any more."""
+        """Frees the place of a request that has ended, or that waits no more."""
         if self._waiting.pop(place.sequence, None) is not None:
             self._queue.remove(place.sequence)
         self._running.pop(place.sequence, None)
@@ -90,7 +90,7 @@ class SlotQueue:
         self._admit()
 
     def charge(self, request: Request, num_tokens: int) -> None:
-        """Its client was given so many tokens."""
+        """Charges the request's client with `num_tokens` generated tokens, for fairness between clients."""
         self._queue.charge(request.client_key, num_tokens)
 
     def _admit(self) -> None:
@@ -103,5 +103,5 @@ class SlotQueue:
             self._queue.take(place.sequence)
             self._running[place.sequence] = self._waiting.pop(place.sequence)
             self.charge(place.sequence.request, len(place.sequence.request.prompt))
-            if not place.turn.done():  # else its task was cancelled a moment ago, and will leave
+            if not place.turn.done():  # else its task was just cancelled, and will call `leave`
                 place.turn.set_result(None)

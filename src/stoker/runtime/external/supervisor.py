@@ -1,4 +1,4 @@
-"""Keeps one external server alive: starts it, watches it, starts it again. It knows nothing of requests.
+"""Supervises one external server: starts it, watches it, and restarts it. It knows nothing of requests.
 
 ```
            start         answers                     exit, silence or stall
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 
 class ServerSupervisor:
-    """Owns the process and its successors. Belongs to one event loop.
+    """Owns the server's process and those that replace it. Belongs to one event loop.
 
     Args:
-        program: what is started.
-        look: called with a server that has just shown that it is alive, about every `heartbeat_every_s`.
-        stalled_s: for how long work has been waiting without anything coming of it.
-        supervision: the times.
+        program: the program to start.
+        look: called with a server after each health check that it has answered, about every `heartbeat_every_s`.
+        stalled_s: returns for how many seconds requests have been waiting without progress.
+        supervision: time limits of the supervision.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class ServerSupervisor:
         self._is_ending = False
         self._state = State.STARTING
         self._changed = asyncio.Event()
-        """Set, and replaced, whenever a server comes or goes."""
+        """Set, and replaced by a new event, whenever a server begins to answer or is gone."""
         self._num_failures = 0
-        """In a row."""
+        """Number of consecutive failures, for the back-off."""
         self.ready_at = 0.0
-        """On the event loop's clock: when the present server, or the last one, began to answer."""
+        """The time on the event loop's clock when the present server, or the last one, began to answer."""
         self.num_restarts = 0
         self.last_error: str | None = None
 
@@ -77,17 +77,17 @@ class ServerSupervisor:
         """The server that answers now.
 
         Raises:
-            ModelNotLoaded: there is none.
+            ModelNotLoaded: no server answers now.
         """
         if self._present is None:
             raise self._not_ready()
         return self._present
 
     async def start(self) -> None:
-        """Starts the first one and returns when it answers. Call it once.
+        """Starts the first server and returns when it answers. Call it once.
 
         Raises:
-            StokerError: it cannot be started; nothing is left running.
+            StokerError: the server cannot be started; no process is left running.
         """
         assert self._task is None, "started once"
         self._first = asyncio.get_running_loop().create_future()
@@ -103,7 +103,7 @@ class ServerSupervisor:
             raise
 
     async def death_of(self, incarnation: Incarnation) -> str | None:
-        """Why that server is gone; None if it is not, a moment after its connection broke."""
+        """Why that server is gone; None if it still runs `DEATH_S` seconds after its connection broke."""
         deadline = asyncio.get_running_loop().time() + DEATH_S
         while self._present is incarnation:
             if not await self._wait_for_change(deadline):
@@ -111,11 +111,11 @@ class ServerSupervisor:
         return self.last_error or "is gone"
 
     async def successor(self, reason: str) -> Incarnation:
-        """The server that answers next, or does already.
+        """The server that answers now, or else the restarted one, once it answers.
 
         Raises:
-            EngineCrashed: it takes longer than `restart_wait_s`.
-            ModelNotLoaded: there will be none.
+            EngineCrashed: the restart takes longer than `restart_wait_s`.
+            ModelNotLoaded: the supervisor is closed or has failed, so that no server will answer.
         """
         deadline = asyncio.get_running_loop().time() + self._times.restart_wait_s
         while self._present is None:
@@ -130,12 +130,12 @@ class ServerSupervisor:
         return self._not_ready() if self._state is State.CLOSED else None
 
     def crash(self, reason: str) -> EngineCrashed:
-        """What a request hears whose server died."""
+        """The error for a request whose server died."""
         name = self._program.name
         return EngineCrashed(f"{name} {reason} while it worked on the request; it is being started again")
 
     async def close(self) -> None:
-        """Stops the server, with a bound, and frees everything. Calling it twice is allowed."""
+        """Stops the server within a bounded time. Calling it twice is allowed."""
         self._state = State.CLOSED
         self._note_change()
         await self._free()
@@ -143,13 +143,13 @@ class ServerSupervisor:
     async def _free(self) -> None:
         if self._task is None:
             return
-        if not self._is_ending:  # a second cancellation would cut the first one's cleaning up
+        if not self._is_ending:  # a second cancellation would interrupt the cleanup of the first
             self._is_ending = True
             self._task.cancel()
         await asyncio.wait([self._task])
 
     def _note_fault(self, task: asyncio.Task[None]) -> None:
-        """A fault of ours must not look like a healthy server."""
+        """Marks the model as failed if the supervising task itself fails: it must not look healthy."""
         if task.cancelled() or (fault := task.exception()) is None:
             return
         logger.error("the supervisor of %s failed", self._program.name, exc_info=fault)
@@ -198,7 +198,7 @@ class ServerSupervisor:
             self.num_restarts += 1
 
     async def _serve(self, incarnation: Incarnation) -> str:
-        """Until it is gone. Returns why."""
+        """Watches the server until it is gone; returns why."""
         assert self._first is not None
         clock = asyncio.get_running_loop().time
         self._present, self._state, self.ready_at = incarnation, State.READY, clock()
@@ -220,7 +220,7 @@ class ServerSupervisor:
         every_s, silent_s, looked_at = self._times.heartbeat_every_s, 0.0, clock()
         while not await incarnation.process.wait(every_s):
             is_alive = await self._is_alive(incarnation)
-            # If we ourselves were asleep, that is no silence of the server's.
+            # A time in which this process itself was paused does not count as silence of the server.
             silent_s = 0.0 if is_alive else silent_s + min(clock() - looked_at, every_s + PROBE_S)
             looked_at = clock()
             if silent_s > self._times.heartbeat_timeout_s:
@@ -234,7 +234,7 @@ class ServerSupervisor:
             await incarnation.client.get("/health", PROBE_S)
         except (BrokenOff, StokerError):
             return False
-        with contextlib.suppress(BrokenOff, StokerError):  # it may be too busy to say more
+        with contextlib.suppress(BrokenOff, StokerError):  # a busy server may answer only health checks
             await self._look(incarnation)
         return True
 

@@ -1,4 +1,4 @@
-"""The command line of a llama-server: only options that this binary has. It starts nothing."""
+"""Makes the command line of a llama-server, with options that the present binary has. It starts nothing."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SYNONYMS = (
     ("--spec-draft-type-v", "--cache-type-v-draft", "-ctvd"),
     ("--no-ui", "--no-webui"),
 )
-"""What one version calls so, and another one so."""
+"""Spellings of one option in different versions of llama-server."""
 _WITHOUT_EFFECT = ("--defrag-thold", "-dt")
-"""Options with a value that did nothing before they went."""
+"""Options with a value that had no effect before they were removed; a newer binary does not get them."""
 _OWN = {
     "--model": "MODEL",
     "-m": "MODEL",
@@ -47,25 +47,25 @@ _OWN = {
     **dict.fromkeys(("--kv-unified", "-kvu", "--no-kv-unified", "-no-kvu", "--models-dir", "--models-preset"), ""),
     **dict.fromkeys(("--embedding", "--embeddings", "--rerank", "--reranking"), ""),
 }
-"""Options that Stoker gives, and what to say instead."""
+"""Options that Stoker sets itself, each with the option of Stoker to use instead; empty = there is none."""
 _ALL_LAYERS = 9999
 _SPARE_HTTP_THREADS = 8
-"""Beside those that each carry one answer: for probes and tokens."""
+"""HTTP threads for health checks and tokenization, beside one for each running answer."""
 _MEDIA_BATCH = 2048
-"""Tokens of a batch where images are: more than the rows of any image that is seen whole."""
+"""Batch size in tokens of models with images: more than the embeddings of any image that is attended to as a whole."""
 _FLAG = re.compile(r"--?[A-Za-z]")
 
 
 def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> list[str]:
-    """What is the same for every start of this server.
+    """The arguments that are the same for every start of a server.
 
     Args:
-        binary: whose options are known.
-        model: what is served.
-        config: how much of the machine it may take.
+        binary: the binary, with its options.
+        model: the served model.
+        config: the model's configuration.
 
     Raises:
-        ConfigError: this binary cannot do what is asked for.
+        ConfigError: the binary has no option for a configured setting.
     """
     threads = config.threads or usable_cores()
     arguments = ["--model", str(model.path), "--host", "127.0.0.1", "--threads", str(threads)]
@@ -74,7 +74,7 @@ def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> l
     arguments += _if_known(binary, "--threads-http", str(config.parallel + _SPARE_HTTP_THREADS))
     arguments += _if_known(binary, "--slots")
     arguments += _if_known(binary, "--no-ui") or _if_known(binary, "--no-webui")
-    # Without a folder no slot can be erased; without one of the user's nothing is ever written there.
+    # llama-server erases slots only if it has a folder. Without a configured folder, nothing is ever written there.
     arguments += _if_known(binary, "--slot-save-path", config.slot_save_path or tempfile.gettempdir())
     arguments += _if_known(binary, "--cache-ram", str(model.cache_ram_mib))
     parts = [_computing(binary, model, config), _task(binary, model)]
@@ -83,20 +83,20 @@ def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> l
 
 
 def start_arguments(port: int, name: str) -> list[str]:
-    """What is new with each start.
+    """The arguments that differ with each start.
 
     Args:
-        port: free a moment ago.
-        name: by which the server can be told from any other.
+        port: port to listen on, which was free a moment ago.
+        name: the model's alias, by which this server is identified.
     """
     return ["--port", str(port), "--alias", name]
 
 
 def users_arguments(binary: Binary, further: Sequence[str]) -> list[str]:
-    """What the user wrote, in the words of this version. It comes last: of an option given twice the last one counts.
+    """The user's options, in the spelling of this version. They come last: the last of two equal options counts.
 
     Raises:
-        ConfigError: an option that this binary does not have, or that is Stoker's to give.
+        ConfigError: the binary does not have an option, or Stoker sets it itself.
     """
     return list(_users(binary, further))
 
@@ -109,7 +109,7 @@ def _computing(binary: Binary, model: ModelFile, config: EngineConfig) -> Iterat
     """Options that only some versions know are passed only if they are configured."""
     kinds = model.cache_types
     wanted: dict[str, object] = {
-        "--cache-type-k": None if kinds[0] == "f16" else kinds[0],  # what every version takes by itself
+        "--cache-type-k": None if kinds[0] == "f16" else kinds[0],  # the default of every version
         "--cache-type-v": None if kinds[1] == "f16" else kinds[1],
         "--flash-attn": config.flash_attn or ("on" if in_blocks(kinds[1]) else None),
         "--n-gpu-layers": _ALL_LAYERS if config.num_gpu_layers == -1 else config.num_gpu_layers,
@@ -127,7 +127,7 @@ def _computing(binary: Binary, model: ModelFile, config: EngineConfig) -> Iterat
             raise ConfigError(message, key=flag.lstrip("-").replace("-", "_"))
         if flag in binary.with_value:
             yield from (flag, str(value))
-        elif value == "on":  # a switch, long ago
+        elif value == "on":  # a flag without a value in old versions
             yield flag
 
 
@@ -138,7 +138,7 @@ def _task(binary: Binary, model: ModelFile) -> list[str]:
     flag = binary.spelling(*spellings)
     if flag is None:
         raise ConfigError(f"llama-server {binary.version} has no option {spellings[0]}", key="llama_server_path")
-    # An input that is not causal is computed in one piece.
+    # An input without causal attention must be computed in one batch.
     longest = str(model.context_size)
     arguments = [flag, "--batch-size", longest, "--ubatch-size", longest]
     if model.task is Task.EMBEDDING and model.pooling is not None:
@@ -151,7 +151,7 @@ def _projector(binary: Binary, model: ModelFile, config: EngineConfig) -> list[s
         return []
     if "--mmproj" not in binary.flags:
         raise ConfigError(f"llama-server {binary.version} has no option --mmproj", key="mmproj")
-    # An image that is seen whole must fit into one piece of a batch; else llama-server aborts.
+    # An image that is attended to as a whole must fit into one batch; else llama-server aborts.
     size = str(max(_MEDIA_BATCH, config.image_max_tokens or 0))
     limits = {"--image-min-tokens": config.image_min_tokens, "--image-max-tokens": config.image_max_tokens}
     given = [part for flag, limit in limits.items() if limit is not None for part in (flag, str(limit))]

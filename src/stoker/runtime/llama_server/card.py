@@ -1,4 +1,4 @@
-"""What a served model is, as its file and its llama-server say together. It sends no request."""
+"""Makes the card of a served model from its file and from llama-server's replies. It sends no request."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stoker.runtime.llama_server.wire import ModelList, Props
 from stoker.text.chat_formats.table import check_tool_format
 
 _TRAITS = CacheTraits(can_truncate=False, can_copy=False, shares_cells=False)
-"""Its KV is not ours to move."""
+"""Stoker can neither truncate nor copy KV in llama-server."""
 
 
 def make_card(
     config: EngineConfig, model: ModelFile, props: Props, listed: ModelList, fill_tokens: FillTokens | None
 ) -> ModelCard:
-    """What front ends must know.
+    """The card of the model.
 
     Args:
-        config: what the user wants of it.
-        model: its file.
-        props: what the server says about itself.
-        listed: what it says about the model.
-        fill_tokens: if it can fill in the middle.
+        config: the model's configuration.
+        model: the model's file.
+        props: the server's properties.
+        listed: the server's list of models.
+        fill_tokens: tokens for fill-in-the-middle prompts; None = the model has none.
     """
     facts, embedding = model.facts, None
     context_size = min(model.context_size, props.default_generation_settings.n_ctx or model.context_size)
@@ -72,7 +72,7 @@ def _media(props: Props) -> list[MediaKind]:
 
 
 def make_info(card: ModelCard) -> ModelInfo:
-    """The same as requests are checked against."""
+    """The facts of the card that requests are checked against."""
     return ModelInfo(
         name=card.name,
         architecture=card.architecture,

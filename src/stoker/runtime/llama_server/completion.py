@@ -1,4 +1,4 @@
-"""From a request to llama-server's `/completion`, and from its events back to outputs. No connection is touched."""
+"""Translates requests to llama-server's `/completion`, and its events back to outputs. It uses no connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAME_NAME = (
 )
 OTHER_NAME = {"repetition_penalty": "repeat_penalty"}
 LOOKS_BACK = {"penalty_last_n": "repeat_last_n", "dry_penalty_last_n": "dry_penalty_last_n"}
-"""Where -1 means all tokens. llama-server has no word for that any more."""
+"""Parameters whose value -1 means all tokens, with llama-server's names. New versions have no such value."""
 TRANSLATED = (
     *("top_k", "dry_sequence_breakers", "logit_bias", "banned_token_ids"),
     *("seed", "max_tokens", "stop", "logprobs", "post_sampling_probs", "infill"),
@@ -30,23 +30,23 @@ SAMPLERS = (
     *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc"),
     *("infill", "temperature"),
 )
-"""The stages of a request that fills in; those of others are llama-server's own, which are the same without it."""
+"""Sampler stages of a fill-in-the-middle request. Others use llama-server's default: the same without `infill`."""
 REFUSED = ("allowed_token_ids", "min_tokens", "stop_token_ids")
-"""What llama-server has no word for."""
+"""Parameters that llama-server does not support."""
 
 _RANDOM_SEED = 2**32 - 1
-"""What llama-server takes for "random"; its seeds have 32 bits."""
+"""The value that llama-server takes as "random"; its seeds have 32 bits."""
 _OFF = {"min_p": 0.0}
-"""llama-server has a default of its own where Stoker's other engines leave the stage off."""
+"""Values that turn a sampler stage off. llama-server has it on by default; Stoker's other engines do not."""
 _NEVER = -100.0
-"""A log-probability that is not there: minus infinity has no place in JSON."""
+"""Log-probability of a token that cannot occur, because JSON has no minus infinity."""
 
 
 def check_supported(sampling: SamplingParams, *, scores_prompt: bool) -> None:
-    """Refuses what cannot be had from llama-server.
+    """Refuses sampling parameters that llama-server does not support.
 
     Raises:
-        UnsupportedParameter: says what.
+        UnsupportedParameter: names the parameter.
     """
     asked = [name for name in REFUSED if getattr(sampling, name)]
     if sampling.dry_sequence_breakers == () and sampling.dry_multiplier:
@@ -63,13 +63,13 @@ def check_supported(sampling: SamplingParams, *, scores_prompt: bool) -> None:
 def completion_body(
     prompt: Sequence[int], sampling: SamplingParams, max_tokens: int, *, cache_prompt: bool, ends: Sequence[str] = ()
 ) -> dict[str, object]:
-    """The JSON of a request.
+    """The JSON object of a request to `/completion`.
 
     Args:
-        prompt: all of its tokens.
-        sampling: complete, and checked.
-        max_tokens: the longest answer that fits, or that is wanted.
-        cache_prompt: it may use what was computed before.
+        prompt: all tokens of the prompt.
+        sampling: complete and checked sampling parameters.
+        max_tokens: maximum length of the answer in tokens: as requested, or as much as fits.
+        cache_prompt: the request may use KV from llama-server's cache.
         ends: texts that end the answer, beside the stop strings.
     """
     body: dict[str, object] = {name: getattr(sampling, name) for name in SAME_NAME}
@@ -93,7 +93,7 @@ def completion_body(
         body |= {"post_sampling_probs": True} if sampling.post_sampling_probs else {}
     return body | {
         "prompt": list(prompt),
-        # llama-server always writes a token; of an answer of none it is left out.
+        # llama-server always generates a token; the reader drops it if the answer is to have none.
         "n_predict": max(max_tokens, 1),
         "cache_prompt": cache_prompt,
         "stream": True,
@@ -103,16 +103,16 @@ def completion_body(
 
 
 class AnswerReader:
-    """The answer to one request, event by event. It begins anew with every server that is asked.
+    """Translates the events of one server's answer to one request. A repeated request gets a new reader.
 
     Args:
-        request_id: whose.
-        num_prompt: its tokens.
-        logprobs: as `SamplingParams.logprobs`.
-        max_tokens: 0 = only the prompt is to be computed.
-        ends: texts that end the answer and are no stop strings of the client.
-        echo: for the first output.
-        reports_progress: as `Submit.reports_progress`.
+        request_id: the request's id.
+        num_prompt: number of prompt tokens.
+        logprobs: see `SamplingParams.logprobs`.
+        max_tokens: 0 = only the prompt is computed.
+        ends: texts that end the answer and are not stop strings of the client.
+        echo: prompt tokens to return with the first output.
+        reports_progress: see `Submit.reports_progress`.
     """
 
     def __init__(
@@ -136,15 +136,15 @@ class AnswerReader:
         self._num_cached = 0
         self._num_completion = 0
         self._withheld: list[Output] = []
-        """Tokens without a text yet. One of them may be the one that ends the answer, and belongs to its end then."""
+        """Outputs whose tokens have no text yet, held back because the last one may turn out to end the answer."""
         self.has_begun = False
-        """A token was seen: the request cannot be started over."""
+        """A token was seen, so that the request cannot be repeated on another server."""
 
     def push(self, event: bytes) -> Output | None:
-        """What an event adds to the answer; None if it is nothing to tell yet.
+        """The output that an event adds to the answer; None if there is nothing to output yet.
 
         Raises:
-            StokerError: the server failed.
+            StokerError: the event is an error, or cannot be decoded.
         """
         completion = decode(event, Completion, "answer")
         if completion.error is not None:
@@ -226,6 +226,6 @@ def _seed(seed: int | None) -> int:
 
 
 def _biases(sampling: SamplingParams) -> list[tuple[int, float | bool]]:
-    """`false` bans a token."""
+    """Logit biases as pairs of a token id and a bias; the bias `False` bans the token."""
     biases = [(token_id, False if bias == -inf else bias) for token_id, bias in (sampling.logit_bias or {}).items()]
     return [*biases, *((token_id, False) for token_id in sampling.banned_token_ids or ())]

@@ -1,4 +1,4 @@
-"""From a request's outline to the fields by which llama-server constrains an answer."""
+"""Translates a request's constraints (its outline) to the fields by which llama-server constrains an answer."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from stoker.core.outline import Outline
 from stoker.errors import InvalidInput, UnsupportedParameter
 
 _KINDS = {"regex": "regex", "choice": "structured_outputs", "lark": "grammar"}
-"""Kinds that llama-server has no word for, and the field that a client would have asked for them by."""
+"""Kinds of constraints that llama-server does not support, with the client's request field, for the error."""
 
 
 def constraint_fields(outline: Outline | None) -> dict[str, object]:
-    """The fields of the request to llama-server; none if nothing is constrained.
+    """The fields of the request to llama-server; empty if the answer is not constrained.
 
     Raises:
-        UnsupportedParameter: llama-server cannot do it.
-        InvalidInput: the schema is not JSON.
+        UnsupportedParameter: llama-server does not support the constraint.
+        InvalidInput: the JSON schema is not valid JSON.
     """
     if outline is None:
         return {}

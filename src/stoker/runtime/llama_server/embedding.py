@@ -1,4 +1,4 @@
-"""Embeddings and ranks from a llama-server that was started for them."""
+"""Computes embeddings and reranking scores with a llama-server that was started for that task."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from stoker.runtime.llama_server.tokens import RemoteTokenizer
 from stoker.runtime.llama_server.wire import Embedding, Ranks, decode
 
 _PAIR_TOKENS = 4
-"""What stands around and between the two texts of a pair, at most."""
+"""Maximum number of special tokens around and between the two texts of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One text in tokens."""
+    """The tokens of one input."""
 
     token_ids: list[int]
     text: str | None
-    """None: it came as tokens, or was cut."""
+    """The input's text; None = the input was given as tokens, or was truncated."""
 
 
 class Embeddings:
-    """Belongs to one event loop.
+    """Answers the `Embed` questions to one model. Belongs to one event loop.
 
     Args:
-        model: what is served.
-        name: under which it is, for messages.
-        tokenizer: of the same server.
-        vocab_size: of the model.
+        model: the served model.
+        name: the model's name, for messages.
+        tokenizer: the tokenizer of the same server.
+        vocab_size: size of the model's vocabulary.
     """
 
     def __init__(self, model: ModelFile, name: str, tokenizer: RemoteTokenizer, vocab_size: int) -> None:
@@ -46,10 +46,10 @@ class Embeddings:
         self._vocab_size = vocab_size
 
     def check(self, embed: Embed) -> None:
-        """Refuses what this model does not do.
+        """Refuses a question that this model does not support.
 
         Raises:
-            InvalidInput: says what.
+            InvalidInput: the model does not embed or rerank, or a parameter is invalid.
         """
         name, task, parameter = self._name, self._model.task, embed.parameter
         if task is Task.TEXT:
@@ -68,18 +68,18 @@ class Embeddings:
             raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
 
     async def answer(self, embed: Embed, client: ServerClient) -> Embedded:
-        """The numbers of all inputs.
+        """The embeddings or scores of all inputs.
 
         Raises:
-            InvalidInput: an input has no tokens, or impossible ones.
-            ContextLengthExceeded: an input is too long, and is not to be cut.
-            BrokenOff: the server has gone.
-            StokerError: it failed.
+            InvalidInput: an input has no tokens, or a token id that is not in the vocabulary.
+            ContextLengthExceeded: an input is too long, and the request does not allow truncation.
+            BrokenOff: the server is gone.
+            StokerError: the server failed.
         """
         return await self._compute(embed, await self._inputs(embed), client)
 
     async def _inputs(self, embed: Embed) -> list[Input]:
-        """The tokens of every input, cut if the request says so."""
+        """The tokens of every input, truncated if the request allows that."""
         limit = self._model.context_size
         if embed.query is not None:
             limit -= len(await self._encoded(embed.query, embed, is_pair=True)) + _PAIR_TOKENS
@@ -101,7 +101,7 @@ class Embeddings:
         return Embedded(embed.question_id, rows.astype("<f4").tobytes(), rows.shape[1], num_tokens)
 
     async def _ranks(self, embed: Embed, inputs: list[Input], client: ServerClient) -> NDArray[np.float32]:
-        """Asks with texts: llama-server takes no pairs of tokens."""
+        """The reranking scores. They are requested with texts, because llama-server takes no pairs of token lists."""
         texts = [await self._tokenizer.text(i.token_ids) if i.text is None else i.text for i in inputs]
         raw = await client.post("/rerank", {"query": embed.query, "documents": texts}, None)
         found = sorted(decode(raw, Ranks, "ranks").results, key=lambda entry: entry.index)
@@ -122,7 +122,7 @@ class Embeddings:
                 num_prompt_tokens=len(token_ids),
                 context_size=limit,
             )
-        # What the model wants behind a text stays there.
+        # Truncation keeps the special tokens that the model expects at the end of a text.
         return Input([*token_ids[: limit - num_suffix], *token_ids[len(token_ids) - num_suffix :]], None)
 
     async def _encoded(self, given: str | list[int], embed: Embed, *, is_pair: bool) -> list[int]:
@@ -135,7 +135,7 @@ class Embeddings:
 
 
 def _rows(values: list[list[float]]) -> NDArray[np.float32]:
-    """`(inputs, size)`; no rows if they are not of one length."""
+    """The values as an array of shape `(inputs, size)`; without rows if their lengths differ."""
     if len(set(map(len, values))) != 1:
         return np.empty((0, 1), dtype=np.float32)
     return np.array(values, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""What a model's file says that llama-server must be told, or cannot tell us. The file is read and closed."""
+"""Reads what llama-server must be told about a GGUF file, and what it does not report. The file is read and closed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 _POOL_BYTES = 4 << 30
 _SHORT: CacheType = "q8_0"
-"""What keys and values are kept as where a model does not fit into memory otherwise."""
+"""KV cache type of models that otherwise do not fit into memory."""
 _BLOCK = 32
-"""Numbers of `_SHORT` that have a scale in common: a key or value is a whole number of these."""
+"""Block size of `_SHORT`: the numbers that share a scale. The size of a key or value must be a multiple of it."""
 
 
 class Task(Enum):
-    """What a llama-server is started for: it does one of these."""
+    """The task that a llama-server is started for; one server has one task."""
 
     TEXT = "text"
     EMBEDDING = "embedding"
@@ -44,37 +44,37 @@ class ModelFile:
     path: Path
     facts: ModelDescription
     defaults: SamplingParams
-    """What the model recommends, then what the configuration says."""
+    """Default sampling parameters: those of the preset, else the model's recommendations, else the configured ones."""
     task: Task
     pooling: Pooling | None
-    """None = whatever llama-server takes by itself."""
+    """Pooling of embeddings; None = llama-server's default."""
     embedding_size: int
     context_size: int
-    """Longest single request."""
+    """Maximum length of a single request."""
     total_tokens: int
-    """KV of all slots together."""
+    """KV cache size of all slots together."""
     is_unified: bool
-    """All slots share it; else each has an equal part."""
+    """All slots share one KV cache; else each slot has an equal part."""
     cache_types: tuple[CacheType, CacheType]
-    """Of keys and of values."""
+    """KV cache types of keys and of values."""
     cache_ram_mib: int
-    """Memory for conversations that have left the slots."""
+    """Memory for cached conversations that have left the slots, in MiB."""
     mmproj: Path | None = None
-    """The projector, which turns images and audio into rows."""
+    """The multimodal projector, which turns images and audio into embeddings."""
     draft: Path | None = None
-    """A smaller model that drafts."""
+    """The draft model for speculative decoding."""
 
 
 def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
     """Reads the file `config.model_path`, and plans its memory.
 
     Args:
-        config: what the user wants of it.
-        can_unify: this llama-server can let its slots share their KV.
+        config: the model's configuration.
+        can_unify: the llama-server binary supports a KV cache that all slots share.
 
     Raises:
-        ModelError: the file is missing, damaged, or says too little about itself.
-        ResourceExhausted: it does not fit into memory.
+        ModelError: the file is missing, damaged, or lacks required metadata.
+        ResourceExhausted: the model does not fit into memory.
     """
     path = Path(config.model_path).absolute()
     with read_gguf(path) as gguf:
@@ -101,11 +101,11 @@ def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
 
 
 def measure_model_file(config: EngineConfig) -> MemoryNeeds:
-    """What serving the file `config.model_path` will take. `cache_ram` counts if it is given.
+    """The memory needs of serving the file `config.model_path`. `cache_ram` counts only if it is configured.
 
     Raises:
-        ModelError: the file is missing, damaged, or says too little about itself.
-        ConfigError: a size below 1.
+        ModelError: the file is missing, damaged, or lacks required metadata.
+        ConfigError: a configured size is below 1.
     """
     with read_gguf(Path(config.model_path)) as gguf:
         task, _ = _task(gguf, config)
@@ -114,7 +114,7 @@ def measure_model_file(config: EngineConfig) -> MemoryNeeds:
 
 
 def _task(gguf: GGUFFile, config: EngineConfig) -> tuple[Task, Pooling | None]:
-    """A model that was made for embeddings embeds; so does any other one of which embeddings are asked for."""
+    """The task and pooling: ranks for rerankers; embeddings for models made for them, or if `pooling` is set."""
     own = read_pooling(gguf)
     if own is Pooling.RANK:
         return Task.RANK, own
@@ -125,7 +125,7 @@ def _task(gguf: GGUFFile, config: EngineConfig) -> tuple[Task, Pooling | None]:
 
 
 def _find_draft(config: EngineConfig) -> Path | None:
-    """As llama-server's own users know it, a file that is not there is no reason not to answer."""
+    """The path of the draft model. If the file is missing, only a warning is logged, as by llama-server."""
     if not config.draft_model:
         return None
     path = Path(config.draft_model).expanduser().absolute()
@@ -136,7 +136,7 @@ def _find_draft(config: EngineConfig) -> Path | None:
 
 
 def _smaller_kv(gguf: GGUFFile, config: EngineConfig) -> SmallerKV | None:
-    """None: the user chose how keys and values are kept, or llama.cpp cannot keep them in less memory."""
+    """The smaller KV cache type; None = the configuration fixes the type, or llama.cpp cannot use a smaller one."""
     is_chosen = any((config.kv_type, config.cache_type_k, config.cache_type_v, config.flash_attn == "off"))
     if is_chosen or any(size % _BLOCK for size in head_sizes(gguf)):
         return None
@@ -145,7 +145,7 @@ def _smaller_kv(gguf: GGUFFile, config: EngineConfig) -> SmallerKV | None:
 
 
 def _with_draft(needs: MemoryNeeds, config: EngineConfig) -> MemoryNeeds:
-    """The draft's context is as long as the model's, and its KV is kept in 16 bits."""
+    """Adds the draft model's needs. Its context is as long as the model's, and its KV cache type is f16."""
     draft = Path(config.draft_model).expanduser()
     if not config.draft_model or not draft.is_file():
         return needs
@@ -155,9 +155,9 @@ def _with_draft(needs: MemoryNeeds, config: EngineConfig) -> MemoryNeeds:
 
 
 def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
-    """A full context for each slot, up to 4 GiB: every request gets all the room that it may ever need.
+    """The memory needs with a full context for each slot, up to 4 GiB of KV cache.
 
-    llama-server fails running neighbors when its KV is full, so it is not to come to that.
+    Each request thus gets the KV that it may ever need: llama-server fails running requests when its KV cache is full.
     """
     type_k, type_v = llama_cache_types(config, "llama-server")
     needs = memory_needs(
@@ -178,6 +178,6 @@ def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
         projector = find_projector(Path(config.model_path).absolute(), config.mmproj)
         needs = replace(needs, compute_bytes=needs.compute_bytes + projector_bytes(projector))
         return _with_draft(needs, config)
-    # Positions beyond those that it was trained on have no embeddings in many of them.
+    # Many embedding models have no position embeddings beyond the trained context.
     context_size = min(needs.ctx_size, gguf.require_int(gguf.own_key("context_length")))
     return replace(needs, ctx_size=context_size, kv_tokens=context_size * config.parallel)

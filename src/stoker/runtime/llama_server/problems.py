@@ -1,4 +1,4 @@
-"""What llama-server's errors mean in Stoker's own."""
+"""Translates llama-server's errors to Stoker's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_ERROR_CHARS = 500
 
 
 def reply_error(status: int, body: bytes) -> StokerError:
-    """What a reply that is not 200 means."""
+    """The error for a reply other than 200, from its status and its body."""
     try:
         problem = msgspec.json.decode(body, type=ErrorReply).error
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -28,7 +28,7 @@ def reply_error(status: int, body: bytes) -> StokerError:
 
 
 def problem_error(status: int, problem: Problem) -> StokerError:
-    """What an error of llama-server's means, by its type or else by the status."""
+    """The error for a problem that llama-server reports, by the problem's type or else by the status."""
     message = f"llama-server: {problem.message[:_MAX_ERROR_CHARS] or f'status {status}'}"
     if problem.type == "exceed_context_size_error":
         sizes = {"num_prompt_tokens": problem.n_prompt_tokens, "context_size": problem.n_ctx}

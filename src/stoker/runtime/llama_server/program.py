@@ -1,4 +1,4 @@
-"""llama-server as a program that is started again and again: its command line, environment and log lines."""
+"""llama-server as a `Program`: its command line, its environment and its log lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoker.runtime.llama_server.problems import reply_error
 NAME = "llama-server"
 _WARM_UP_S = 30.0
 _LEVEL = re.compile(r"[\d.]+ ([DIWE]) ")
-"""How llama-server begins a line: the time since its start, and how bad it is."""
+"""The beginning of llama-server's log lines: the time since its start, and the level."""
 _LEVELS = {"D": logging.DEBUG, "I": logging.DEBUG, "W": logging.INFO, "E": logging.WARNING}
 _MARKER_VARIABLE = "LLAMA_MEDIA_MARKER"
 _MEDIA_MARKER = f"<__media_{secrets.token_hex(16)}__>"
@@ -27,20 +27,20 @@ _OUR_VARIABLES = (
     *("HOST", "PORT", "REUSE_PORT", "API_PREFIX", "API_KEY_FILE", "SSL_KEY_FILE", "SSL_CERT_FILE", "STATIC_PATH"),
     *("EMBEDDINGS", "RERANKING", "POOLING", "ALIAS", "MODEL", "MODEL_URL", "HF_REPO", "HF_FILE", "MODELS_DIR"),
 )
-"""`LLAMA_ARG_…`: what would change where it listens, or what it serves."""
+"""Variables `LLAMA_ARG_…` that are removed: they would change where llama-server listens, or what it serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Satisfies `Program`."""
+    """The `Program` of llama-server with one model."""
 
     binary: Binary
     arguments: Sequence[str]
     further: Sequence[str]
-    """The user's, which come last."""
+    """The user's options, which come last."""
     task: Task
     start_s: float
-    """Longest time until it can answer."""
+    """Maximum seconds until the server can answer."""
 
     has_workers: bool = False
     stop_s: float = 1.0

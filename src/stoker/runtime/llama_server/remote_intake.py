@@ -1,4 +1,4 @@
-"""From what is submitted to what llama-server can be asked: everything that can be refused is refused here."""
+"""Translates submitted requests to requests for llama-server, and refuses what llama-server does not support."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from stoker.runtime.llama_server.tokens import PromptPiece, RemoteTokenizer
 
 
 class RemoteIntake:
-    """Belongs to one event loop.
+    """The request intake of one model. Belongs to one event loop.
 
     Args:
-        info: of the model.
-        can_generate: it writes texts.
-        defaults: for what a request does not say, before those that are built in.
-        tokenizer: of the same model.
-        media: writes prompts with images and recordings.
+        info: what requests are checked against.
+        can_generate: the model generates text.
+        defaults: sampling parameters for what a request leaves out; they precede the built-in defaults.
+        tokenizer: the model's tokenizer.
+        media: encodes prompts with images and recordings.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class RemoteIntake:
         """Tokenizes and checks a request.
 
         Raises:
-            InvalidInput: a parameter or token id cannot be honoured, the prompt is empty, or the model embeds.
-            AdapterNotFound: it asks for one.
+            InvalidInput: a parameter or token id is invalid, the prompt is empty, or the model does not generate text.
+            AdapterNotFound: the request names an adapter; llama-server has none.
             ContextLengthExceeded: the prompt leaves no room for a completion.
             StokerError: the model cannot answer now.
         """
@@ -69,7 +69,7 @@ class RemoteIntake:
             biases = await self._tokenizer.biases(submit.text_bias)
             sampling = replace(sampling, logit_bias={**biases, **(sampling.logit_bias or {})})
         media = await self._media.prompt(submit) if submit.media else None
-        placed = cast("Prompt", submit.prompt)  # no encoder makes rows for llama-server
+        placed = cast("Prompt", submit.prompt)  # no embeddings: llama-server encodes images itself
         text = placed if media is None else self._media.text(submit)
         tokens = await self._tokenizer.prompt_tokens(text, parse_special=submit.parse_special)
         request = Request(
@@ -82,7 +82,7 @@ class RemoteIntake:
         )
         request.check_fits(self._info)
         room = self._info.max_sequence_tokens - len(tokens)
-        if room == 0:  # llama-server always writes a token
+        if room == 0:  # llama-server always generates a token
             raise prompt_too_long(len(tokens), self._info.max_sequence_tokens)
         max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         ends = () if submit.outline is None or sampling.ignore_eos else submit.outline.ends
@@ -108,7 +108,7 @@ class RemoteIntake:
         )
 
     async def _echo(self, submit: Submit, tokens: Sequence[PromptPiece]) -> list[PromptToken]:
-        """Tokens given as ids are looked up one by one: llama-server gives bytes with texts only."""
+        """The echoed prompt. Tokens given as ids are detokenized one by one, as only `/tokenize` returns pieces."""
         unknown = {token_id for token_id, raw in tokens if raw is None}
         looked_up = {token_id: (await self._tokenizer.text([token_id])).encode() for token_id in unknown}
         token_ids = [token_id for token_id, _ in tokens]
@@ -117,7 +117,7 @@ class RemoteIntake:
 
 
 def check_no_adapters(choices: Sequence[AdapterChoice] | None) -> None:
-    """Raises AdapterNotFound, which names the first one that is asked for."""
+    """Raises AdapterNotFound if a request chooses adapters; the error names the first one."""
     if choices:
         name = choices[0].name or str(choices[0].adapter_id)
         message = f"there is no adapter `{name}`: adapters are not available with llama-server"

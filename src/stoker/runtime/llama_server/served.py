@@ -1,4 +1,4 @@
-"""A model in llama.cpp's own server: what is particular about that program. See `ExternalRuntime`."""
+"""A model in llama.cpp's llama-server: `LlamaServed` has what is specific to this program. See `ExternalRuntime`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ASK_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Learned:
-    """What is there once the first server answers."""
+    """What is known once the first server answers."""
 
     card: ModelCard
     tokenizer: RemoteTokenizer
@@ -60,14 +60,14 @@ class _Learned:
 
 
 class LlamaServed:
-    """Satisfies `ServedFile`.
+    """The `ServedFile` of a model in llama-server. Belongs to one event loop.
 
     Args:
-        engine: the model, whose file is on this disk, and how much of the machine it may take.
-        config: which binary, and what it is told besides.
+        engine: the model, whose file is on this disk, and the resources that it may use.
+        config: which binary to start, and its further options.
 
     Raises:
-        ConfigError: something is asked for that only engines of Stoker's own have.
+        ConfigError: the configuration demands a feature that only Stoker's own engines have.
     """
 
     answers_at = "/completion"
@@ -177,10 +177,10 @@ def llama_server_runtime(
     volatile: VolatileHeaders | None = None,
     repeats: bool = True,
 ) -> ExternalRuntime:
-    """The `Runtime` over a llama-server. For the arguments see `LlamaServed` and `ExternalRuntime`.
+    """The `Runtime` of a model in llama-server. For the arguments see `LlamaServed` and `ExternalRuntime`.
 
     Raises:
-        ConfigError: something is asked for that only engines of Stoker's own have.
+        ConfigError: the configuration demands a feature that only Stoker's own engines have.
     """
     served = LlamaServed(engine, config)
     return ExternalRuntime(served, engine, supervision=supervision, volatile=volatile, repeats=repeats)

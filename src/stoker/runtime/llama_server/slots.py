@@ -1,4 +1,4 @@
-"""A look into llama-server's slots; forgetting, saving and restoring what they hold."""
+"""Lists, erases, saves and restores the slots of llama-server, whose KV holds conversations."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from stoker.runtime.llama_server.wire import ErasedSlot, RestoredSlot, SavedSlot
 
 _FILE_S = 300.0
 _ANSWER_S = 60.0
-"""llama-server looks between two batches, and a batch may take long."""
+"""Timeout in seconds: llama-server answers only between two batches, and a batch may take long."""
 
 
 class Slots:
-    """What they held when it was last looked. Counts are in tokens."""
+    """The slots of one llama-server, as last listed. Counts are in tokens."""
 
     def __init__(self) -> None:
         self.num_retained = 0
-        """Of finished conversations."""
+        """Tokens of finished conversations that the slots hold."""
 
     async def look(self, client: ServerClient, timeout_s: float = _ANSWER_S) -> list[SlotState]:
-        """What every slot holds now.
+        """The present state of every slot.
 
         Raises:
-            BrokenOff: the server has gone.
-            StokerError: it did not answer in time, or otherwise than it should.
+            BrokenOff: the server is gone.
+            StokerError: the server did not answer within `timeout_s` seconds, or with an error.
         """
         states = [_state(slot) for slot in decode(await client.get("/slots", timeout_s), list[Slot], "slots")]
         self.num_retained = sum(state.num_tokens for state in states if state.request_id is None)
@@ -36,11 +36,11 @@ class Slots:
     async def answer(
         self, question: ListSlots | EraseSlots | SaveSlot | RestoreSlot, client: ServerClient
     ) -> SlotList | Erased | SlotFiled:
-        """The answer to a question about slots. Files are llama-server's, and only llama-server reads them.
+        """The answer to a question about slots. Saved files have llama-server's format, which only it can read.
 
         Raises:
-            InvalidInput: there is no such slot, a request runs in it, or there is nothing to save; there is no such
-                file, it is another model's or damaged, or that is no name for a file.
+            InvalidInput: the slot does not exist, runs a request, or has nothing to save; or the file does not exist,
+                is damaged, belongs to another model, or has an invalid name.
             StokerError: see `look`.
         """
         states = await self.look(client)
@@ -85,7 +85,7 @@ def _idle(states: list[SlotState], slot: int) -> int:
 
 
 def _state(slot: Slot) -> SlotState:
-    """Who runs in it is known by llama-server's own number only."""
+    """The state of a slot. A running request is identified only by llama-server's own task number."""
     if not slot.is_processing:
         return SlotState(slot=slot.id, num_tokens=slot.n_prompt_tokens)
     return SlotState(

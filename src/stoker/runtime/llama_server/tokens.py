@@ -1,4 +1,4 @@
-"""Texts and tokens, by llama-server's own vocabulary: it is asked, so every kind of vocabulary is known."""
+"""`RemoteTokenizer`: tokenizes and detokenizes by asking llama-server, which supports every kind of vocabulary."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from stoker.runtime.external.client import ServerClient
 from stoker.runtime.llama_server.wire import Piece, Text, Tokens, decode
 
 PromptPiece: TypeAlias = tuple[int, bytes | None]
-"""A token, and its text if that came along."""
+"""A token id, with the token's bytes; None = the token was given as an id, and its bytes are unknown."""
 
 _SAMPLE = "a"
 _AT_A_TIME = 4
-"""Each takes one of llama-server's threads for HTTP."""
+"""Maximum number of concurrent requests, each of which occupies one of llama-server's HTTP threads."""
 
 
 class RemoteTokenizer:
-    """Belongs to one event loop.
+    """The tokenizer of one model in llama-server. Belongs to one event loop.
 
     Args:
-        client: that of the server which answers now; raises `ModelNotLoaded` if there is none.
+        client: returns the client of the present server; raises `ModelNotLoaded` if there is none.
     """
 
     def __init__(self, client: Callable[[], ServerClient]) -> None:
@@ -37,23 +37,23 @@ class RemoteTokenizer:
         self._num_waiting = 0
         self._bos: Piece | None = None
         self.num_suffix = 0
-        """Tokens that it wants behind a text that is embedded."""
+        """Number of special tokens that the model expects at the end of a text to embed."""
 
     @property
     def bos_token_id(self) -> int | None:
-        """None: the model wants none in front of its prompts."""
+        """The id of the BOS token; None = the model's prompts begin without BOS."""
         return None if self._bos is None else self._bos.id
 
     @property
     def bos_text(self) -> str:
-        """Empty: the model wants no BOS in front of its prompts."""
+        """The text of the BOS token; empty = the model's prompts begin without BOS."""
         return "" if self._bos is None else self._bos.raw.decode("utf-8", "replace")
 
     async def learn(self, bos_token: str) -> None:
-        """Looks what the model wants around a text.
+        """Finds out which special tokens the model expects around a text, by tokenizing a sample.
 
         Args:
-            bos_token: the text of BOS.
+            bos_token: the text of the BOS token.
         """
         plain = await self._tokens(_SAMPLE, add_special=False, parse_special=True)
         framed = await self._tokens(_SAMPLE, add_special=True, parse_special=True)
@@ -76,13 +76,13 @@ class RemoteTokenizer:
         """The tokens of a text.
 
         Args:
-            text: any.
+            text: the text to tokenize.
             parse_special: the text of a special token becomes that token.
-            wants_bos: BOS in front, if the model wants one and the text does not bring its own.
-            add_special: instead, whatever the model wants around a text.
+            wants_bos: add BOS in front, if the model expects it and the text does not begin with it.
+            add_special: add all special tokens that the model expects around a text; `wants_bos` is then ignored.
 
         Raises:
-            BrokenOff: the server has gone.
+            BrokenOff: the server is gone.
             StokerError: the text is not valid Unicode, or the model cannot answer now.
         """
         tokens = await self._tokens(text, add_special=add_special, parse_special=parse_special)
@@ -96,7 +96,7 @@ class RemoteTokenizer:
         return Tokenized(question.question_id, [piece.id for piece in pieces], [piece.raw for piece in pieces])
 
     async def prompt_tokens(self, prompt: Prompt, *, parse_special: bool) -> list[PromptPiece]:
-        """Ids alone are taken as they are; texts, also among ids, get BOS if the model wants one.
+        """The tokens of a prompt. A prompt of ids only stays as it is; one with text gets BOS if the model expects it.
 
         Raises:
             StokerError: see `pieces`.
@@ -115,7 +115,7 @@ class RemoteTokenizer:
         return [(self._bos.id, self._bos.raw), *found]
 
     async def biases(self, text_bias: Mapping[str, float]) -> dict[int, float]:
-        """Each text's bias on all of its tokens."""
+        """Logit biases by token id: each text's bias applies to all tokens of the text."""
         return {
             token.id: bias
             for text, bias in text_bias.items()
@@ -123,7 +123,7 @@ class RemoteTokenizer:
         }
 
     async def text(self, token_ids: Sequence[int]) -> str:
-        """The text of some tokens, all of which exist; special ones are written out."""
+        """The text of tokens, whose ids must be in the vocabulary; special tokens are written out."""
         async with self._turn():
             body = await self._client().post("/detokenize", {"tokens": list(token_ids)}, ANSWER_S)
         return decode(body, Text, "text of tokens").content
@@ -136,7 +136,7 @@ class RemoteTokenizer:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None, None]:
-        """Few at a time, and not too many who wait."""
+        """Limits concurrent requests to the server. Raises Overloaded if too many wait already."""
         if self._num_waiting >= MAX_QUESTIONS:
             raise Overloaded(f"{MAX_QUESTIONS} questions to the model are waiting already", retry_after_s=1.0)
         self._num_waiting += 1

@@ -1,4 +1,4 @@
-"""What llama-server says, as far as it is read; everything else is skipped without being decoded."""
+"""The replies of llama-server, with the fields that Stoker reads; all other fields are skipped without decoding."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ T = TypeVar("T")
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far it is with a prompt, in tokens."""
+    """Progress of a prompt's computation, in tokens."""
 
     total: int = 0
     cache: int = 0
-    """Not computed: they were there."""
+    """Tokens found in the cache."""
     processed: int = 0
     time_ms: float = 0.0
 
 
 class Probability(msgspec.Struct, frozen=True):
-    """One token."""
+    """A token with its probability."""
 
     id: int
     logprob: float | None = None
-    """None: it has no probability at all, and JSON has no infinity."""
+    """Log-probability; None = the probability is 0, whose logarithm JSON cannot express."""
     prob: float | None = None
-    """Instead of it, of what a token was drawn from."""
+    """Instead of `logprob`: the probability in the distribution after all samplers."""
     token: str = ""
     bytes: list[int] = []
 
 
 class Position(Probability, frozen=True):
-    """One position of an answer, and the likeliest tokens there."""
+    """The token at one position of an answer, and the most probable tokens there."""
 
     top_logprobs: list[Probability] = []
     top_probs: list[Probability] = []
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Counts are in tokens."""
+    """Timings and token counts of an answer. Counts are in tokens."""
 
     cache_n: int | None = None
     prompt_n: int | None = None
@@ -52,7 +52,7 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """An error, in a body or in a stream."""
+    """An error, in the body of a reply or in an event stream."""
 
     message: str = ""
     type: str = ""
@@ -77,7 +77,7 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
-    """The body of a reply that is not 200."""
+    """The body of a reply with a status other than 200."""
 
     error: Problem
 
@@ -102,7 +102,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """What it takes beside text."""
+    """Kinds of input that the model takes beside text."""
 
     vision: bool = False
     audio: bool = False
@@ -117,11 +117,11 @@ class Props(msgspec.Struct, frozen=True):
     build_info: str = ""
     modalities: Modalities = Modalities()
     media_marker: str = "<__media__>"
-    """What stands in a prompt for a file; older servers do not say it."""
+    """The text that marks the place of a file in a prompt; old servers do not report it."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """One token of a text; those that are no UTF-8 by themselves come as bytes."""
+    """One token of a text. A token whose bytes are not valid UTF-8 is reported as a list of bytes."""
 
     id: int
     piece: str | list[int] = ""
@@ -144,7 +144,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Embedding(msgspec.Struct, frozen=True):
-    """One of `POST /embedding`. Pooled, so there is one row."""
+    """One embedding of the reply to `POST /embedding`; a pooled embedding has one row."""
 
     index: int
     embedding: list[list[float]]
@@ -166,13 +166,13 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One of `GET /slots`."""
+    """One slot of the reply to `GET /slots`."""
 
     id: int
     is_processing: bool = False
     id_task: int = -1
     n_prompt_tokens: int = 0
-    """What it holds, answers included."""
+    """Tokens that the slot holds, including those of answers."""
     next_token: list[Decoded] | Decoded = Decoded()
 
     @property
@@ -197,10 +197,10 @@ class RestoredSlot(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes, kind: type[T], what: str) -> T:
-    """A reply.
+    """Decodes the body of a reply; `what` names it in the error.
 
     Raises:
-        BackendError: it is not what this version of Stoker knows.
+        BackendError: the body does not have the form that this version of Stoker knows.
     """
     try:
         return msgspec.json.decode(body, type=kind)

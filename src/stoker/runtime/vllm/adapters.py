@@ -1,4 +1,4 @@
-"""LoRA adapters of a model in vLLM, which takes them as PEFT saves them: read, named at the start, chosen by name."""
+"""LoRA adapters of a model in vLLM, in PEFT's format: reads them, passes them to vLLM, and chooses one per request."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from stoker.errors import AdapterInvalid, AdapterNotFound, ConfigError, Unsuppor
 from stoker.models.json_folder import JSONFolder
 
 _RANKS = (8, 16, 32, 64, 128, 256, 512)
-"""What vLLM takes as the largest rank."""
+"""Values that vLLM accepts for `--max-lora-rank`."""
 _FACTS = "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True)
 class PEFTAdapters:
-    """The adapters of one model. They do not change while vLLM runs."""
+    """The adapters of one model, which do not change while vLLM runs."""
 
     cards: tuple[AdapterCard, ...] = ()
 
     def arguments(self) -> list[str]:
-        """What vLLM is told at its start.
+        """The command line arguments of vLLM for the adapters; empty if there are none.
 
         Raises:
-            AdapterInvalid: the rank of an adapter is larger than vLLM computes.
+            AdapterInvalid: the rank of an adapter is larger than vLLM supports.
         """
         if not self.cards:
             return []
@@ -40,11 +40,14 @@ class PEFTAdapters:
         return ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", *modules]
 
     def chosen(self, choices: Sequence[AdapterChoice] | None) -> str | None:
-        """The name of the one adapter that a request computes with; None = the model alone.
+        """The name of the adapter that a request uses; None = the model alone.
+
+        Args:
+            choices: the request's adapters; None = it chooses none, and the default adapter is used.
 
         Raises:
-            AdapterNotFound: there is none of this name or id.
-            UnsupportedParameter: several are wanted, or one with a scale that vLLM does not have.
+            AdapterNotFound: no adapter has this name or id.
+            UnsupportedParameter: the request uses several adapters, or a scale other than 0 or 1.
         """
         if choices is None:
             return next((card.name for card in self.cards if card.scale), None)
@@ -67,11 +70,11 @@ class PEFTAdapters:
 
 
 def read_adapters(config: EngineConfig) -> PEFTAdapters:
-    """The adapters that the user named.
+    """The configured adapters.
 
     Raises:
-        AdapterInvalid: a path is no folder of PEFT's.
-        ConfigError: an adapter is to apply by itself with a scale that vLLM does not have, or two are.
+        AdapterInvalid: a path is not a folder in PEFT's format.
+        ConfigError: several adapters apply by default, or one with a scale other than 1.
     """
     cards = tuple(_read(spec, number) for number, spec in enumerate(adapter_specs(config)))
     scales = [card.scale for card in cards if card.scale]

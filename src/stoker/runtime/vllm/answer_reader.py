@@ -1,4 +1,4 @@
-"""The tokens of one answer of vLLM's: from events to outputs, with Stoker's own texts, markers and stop strings."""
+"""Translates the events of vLLM's answers to outputs; detokenizes, and matches stop strings and markers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _REASONS = {"stop": "stop", "length": "length", "repetition": "stop"}
 
 
 class AnswerReader:
-    """The answer to one request, event by event. It begins anew with every server that is asked.
+    """Translates the events of one server's answer to one request. A repeated request gets a new reader.
 
     Args:
-        request: checked and complete.
-        tokenizer: of the model.
+        request: the request, checked and complete.
+        tokenizer: the model's tokenizer.
         ends: tokens that end every generation.
-        max_tokens: 0 = only the prompt is to be computed.
-        outline: what to look for in the tokens.
-        echo: for the first output.
+        max_tokens: 0 = only the prompt is computed.
+        outline: reasoning, markers and ends to look for in the tokens.
+        echo: prompt tokens to return with the first output.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class AnswerReader:
         self._num_completion = 0
         self._num_cached = 0
         self._reason: str | None = None
-        """Why vLLM ended the answer. The usage, which comes afterwards, ends it here."""
+        """Why vLLM ended the answer. The last output waits for the usage, which vLLM sends afterwards."""
         self._stop_match: str | int | None = None
         self.has_begun = False
-        """A token was seen: the request cannot be started over."""
+        """A token was seen, so that the request cannot be repeated on another server."""
 
     def push(self, event: bytes) -> Output | None:
-        """What an event adds to the answer; None if it is nothing to tell yet.
+        """The output that an event adds to the answer; None if there is nothing to output yet.
 
         Raises:
-            StokerError: the server failed.
+            StokerError: the event is an error, or cannot be decoded.
         """
         if event == _DONE:
             return self._end([], "", [], []) if self._reason is not None else None
@@ -86,12 +86,12 @@ class AnswerReader:
         logprobs = self._logprobs(choice)[:num_taken]
         is_stopped = self._stop_match is not None or self._stops.matched is not None
         if is_stopped and self._reason is None:
-            self._reason = "stop"  # vLLM knows nothing of stop strings, and would go on
+            self._reason = "stop"  # vLLM does not get stop strings, and would go on
             return self._end(token_ids[:num_taken], text, marks, logprobs)
         return self._output(token_ids[:num_taken], text, marks, logprobs) if token_ids else None
 
     def _write(self, token_ids: list[int]) -> tuple[str, list[tuple[int, str]], int]:
-        """The text of some tokens, where markers stand in it, and how many tokens there are up to a stop."""
+        """The text of tokens, the positions of markers in it, and the number of tokens up to a stop."""
         text, marks = "", list[tuple[int, str]]()
         for index, each in enumerate(token_ids):
             self._num_completion += 1
@@ -112,7 +112,7 @@ class AnswerReader:
         return text, marks, len(token_ids)
 
     def _follow(self, token: int) -> bool:
-        """Takes a token to the reasoning, and says whether the token belongs to it."""
+        """Gives a token to the follower of the reasoning; returns whether the token belongs to the reasoning."""
         follower = self._outline.reasoning
         if follower is None:
             return False
@@ -172,7 +172,7 @@ class AnswerReader:
 
 
 def _likeliest(top: dict[str, float], limit: int) -> list[tuple[str, float]]:
-    """vLLM adds the chosen token to the likeliest ones."""
+    """The most probable tokens. vLLM also lists the chosen token, which may be less probable."""
     return sorted(top.items(), key=lambda pair: -pair[1])[:limit]
 
 

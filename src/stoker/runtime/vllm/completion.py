@@ -1,4 +1,4 @@
-"""From a request to vLLM's `/v1/completions`, and from its events back to outputs. No connection is touched."""
+"""Translates requests to vLLM's `/v1/completions`; `answer_reader` translates its events. It uses no connection."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ REFUSED = {
     "infill": False,
     "post_sampling_probs": False,
 }
-"""What vLLM has no word for, and the value with which it is off."""
+"""Parameters that vLLM does not support, with the value that turns each off."""
 WITHOUT_EFFECT = (
     *("dynatemp_exponent", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
     *("dry_sequence_breakers", "mirostat_tau", "mirostat_eta"),
 )
-"""What only matters beside one of `REFUSED`."""
+"""Parameters that have an effect only together with one in `REFUSED`."""
 _NEVER = -100.0
 """The bias of a token that is banned: vLLM takes no lower one, and e^-100 is 0 in single precision."""
 _FIELDS = {"lark": "grammar", "calls": "tools"}
-"""Kinds of constraints that vLLM is not given, and the field that a client would have asked for them by."""
+"""Kinds of constraints that are not passed to vLLM, with the client's request field, for the error."""
 _SALT_BYTES = 16
 
 
 def check_supported(asked: SamplingParams, sampling: SamplingParams, *, scores_prompt: bool) -> None:
-    """Refuses what cannot be had from vLLM.
+    """Refuses parameters that vLLM does not support.
 
     Args:
-        asked: what the request itself says.
-        sampling: the same, complete.
-        scores_prompt: log-probabilities of the prompt are wanted.
+        asked: sampling parameters of the request itself.
+        sampling: the sampling parameters, completed with defaults.
+        scores_prompt: the request wants log-probabilities of the prompt.
 
     Raises:
-        UnsupportedParameter: says what.
+        UnsupportedParameter: names the parameter.
     """
     for name, off in REFUSED.items():
         if getattr(sampling, name) not in (None, off):
@@ -73,15 +73,15 @@ def completion_body(
     cache_prompt: bool,
     adapter: str | None = None,
 ) -> dict[str, object]:
-    """The JSON of a request.
+    """The JSON object of a request to `/v1/completions`.
 
     Args:
-        prompt: all of its tokens.
-        sampling: complete, and checked. Stop strings are left out: the reader of the answer looks for them.
-        max_tokens: the longest answer that fits, or that is wanted.
+        prompt: all tokens of the prompt.
+        sampling: complete and checked sampling parameters. Stop strings are left out: `AnswerReader` matches them.
+        max_tokens: maximum length of the answer in tokens: as requested, or as much as fits.
         ends: tokens that end every generation.
-        cache_prompt: it may use what was computed before.
-        adapter: the name of the one that it is computed with; None = the model alone.
+        cache_prompt: the request may use vLLM's prefix cache.
+        adapter: name of the adapter to compute with; None = the model alone.
     """
     body: dict[str, object] = {name: value for name in SAME_NAME if (value := getattr(sampling, name)) is not None}
     stops = {*(sampling.stop_token_ids or ()), *(() if sampling.ignore_eos else ends)}
@@ -98,7 +98,7 @@ def completion_body(
         body["cache_salt"] = secrets.token_hex(_SALT_BYTES)
     return body | {
         "prompt": list(prompt),
-        # vLLM always writes a token; of an answer of none it is left out.
+        # vLLM always generates a token; the reader drops it if the answer is to have none.
         "max_tokens": max(max_tokens, 1),
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -107,11 +107,11 @@ def completion_body(
 
 
 def constraint_fields(outline: Outline | None) -> dict[str, object]:
-    """The fields of the request to vLLM; none if nothing is constrained.
+    """The fields of the request to vLLM; empty if the answer is not constrained.
 
     Raises:
-        UnsupportedParameter: vLLM is not given such constraints.
-        InvalidInput: the constraint is not JSON where it must be.
+        UnsupportedParameter: constraints of this kind are not passed to vLLM.
+        InvalidInput: a constraint that must be JSON is not valid JSON.
     """
     if outline is None:
         return {}

@@ -1,4 +1,4 @@
-"""Embeddings from a vLLM that was started for them."""
+"""Computes embeddings with a vLLM that was started for that task."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ASK_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Of one model.
+    """Answers the `Embed` questions to one model.
 
     Args:
-        model: its files.
-        name: under which it is served, for messages.
-        size: numbers of one embedding.
+        model: the model's files.
+        name: the served model's name, for messages.
+        size: dimensions of an embedding.
     """
 
     model: ModelFolder
@@ -39,10 +39,10 @@ class Embeddings:
         return EmbeddingCard(self.model.pooling, self.size, self.model.context_size)
 
     def check(self, embed: Embed) -> None:
-        """Refuses what this model does not do.
+        """Refuses a question that this model does not support.
 
         Raises:
-            InvalidInput: says what.
+            InvalidInput: the question is for reranking, has no inputs, or an invalid `dimensions`.
         """
         parameter = embed.parameter
         if embed.query is not None:
@@ -55,20 +55,20 @@ class Embeddings:
             raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
 
     def tokens(self, embed: Embed) -> list[list[int]]:
-        """The tokens of every input, cut if the request says so. Long texts take long.
+        """The tokens of every input, truncated if the request allows that. Call it on a thread: long texts take long.
 
         Raises:
-            InvalidInput: an input has no tokens, or impossible ones.
-            ContextLengthExceeded: an input is too long, and is not to be cut.
+            InvalidInput: an input has no tokens, or a token id that is not in the vocabulary.
+            ContextLengthExceeded: an input is too long, and the request does not allow truncation.
         """
         return [self._fitting(index, given, embed) for index, given in enumerate(embed.inputs)]
 
     async def answer(self, embed: Embed, token_ids: list[list[int]], client: ServerClient) -> Embedded:
-        """The numbers of all inputs.
+        """The embeddings of all inputs.
 
         Raises:
-            BrokenOff: the server has gone.
-            StokerError: it failed.
+            BrokenOff: the server is gone.
+            StokerError: the server failed.
         """
         rows = await ask_rows(client, token_ids, None)
         if rows.shape != (len(token_ids), self.size) or not np.isfinite(rows).all():
@@ -93,15 +93,15 @@ class Embeddings:
                 num_prompt_tokens=length,
                 context_size=limit,
             )
-        return [*given[: limit - len(behind)], *behind]  # what the model wants after a text stays there
+        return [*given[: limit - len(behind)], *behind]  # truncation keeps the special tokens at the end
 
 
 async def ask_rows(client: ServerClient, token_ids: list[list[int]], timeout_s: float | None = _ASK_S) -> np.ndarray:
-    """Embeddings as the model gives them, `(inputs, size)`; no rows if they are not of one length.
+    """Embeddings as vLLM returns them, of shape `(inputs, size)`; without rows if their lengths differ.
 
     Raises:
-        BrokenOff: the server has gone.
-        StokerError: it failed.
+        BrokenOff: the server is gone.
+        StokerError: the server failed.
     """
     body = {"input": token_ids, "encoding_format": "float", "use_activation": False}
     found = decode(await client.post(AT, body, timeout_s), EmbeddingList, "embeddings").data

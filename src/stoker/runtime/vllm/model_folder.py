@@ -1,4 +1,4 @@
-"""What the files of a model say that vLLM must be told, or does not tell. The weights are not opened."""
+"""Reads what vLLM must be told about a model's folder, and what it does not report. It does not open the weights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from stoker.text.tokenizer_json import JSONTokenizer
 
 _USUAL_CONTEXT = 8192
 _WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-"""How the names of architectures end that write texts."""
+"""Suffixes of the names of architectures that generate text."""
 _PARTS_OF_AN_EMBEDDER = "modules.json"
-"""What sentence-transformers writes beside a model."""
+"""File that sentence-transformers writes beside an embedding model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,20 +29,20 @@ class ModelFolder:
     name: str
     architecture: str
     trained_context: int
-    """0: the files do not say."""
+    """Context length that the model was trained on; 0 = unknown."""
     context_size: int
-    """Longest single request."""
+    """Maximum length of a single request."""
     chat_template: str | None
     tokenizer: JSONTokenizer
     defaults: SamplingParams
-    """What the model recommends, then what the configuration says."""
+    """Default sampling parameters: those of the preset, else the model's recommendations, else the configured ones."""
     weights_bytes: int
     pooling: str
-    """How the vectors of tokens become one embedding; `vllm` = as the files say, empty = the model writes texts."""
+    """Pooling of token vectors to one embedding; `vllm` = as the files say; empty = the model generates text."""
 
     @property
     def can_generate(self) -> bool:
-        """It writes texts. Otherwise it embeds."""
+        """Whether the model generates text; otherwise it computes embeddings."""
         return not self.pooling
 
 
@@ -50,10 +50,10 @@ def read_model_folder(config: EngineConfig) -> ModelFolder:
     """Reads the files in the folder `config.model_path`.
 
     Args:
-        config: what the user wants of the model.
+        config: the model's configuration.
 
     Raises:
-        ModelError: the folder has no `config.json` or no `tokenizer.json`, or one that cannot be used.
+        ModelError: the folder has no usable `config.json` or `tokenizer.json`, or the model is not supported.
     """
     path = Path(config.model_path).absolute()
     check_folder(path)
@@ -78,7 +78,7 @@ def _pooling(config: EngineConfig, folder: JSONFolder) -> str:
     """See `ModelFolder.pooling`.
 
     Raises:
-        ModelUnsupported: the model gives classes or ranks.
+        ModelUnsupported: the model classifies or reranks.
     """
     named = folder.read_json("config.json").get("architectures")
     kinds = [str(name) for name in cast("list[object]", named)] if isinstance(named, list) else []
@@ -91,7 +91,7 @@ def _pooling(config: EngineConfig, folder: JSONFolder) -> str:
 
 
 def check_folder(path: Path) -> None:
-    """Raises ModelError if this is no folder that vLLM can serve; the message says what to do."""
+    """Raises ModelError if the path is not a folder that vLLM can serve; the message says what to do."""
     if path.is_file() or path.suffix.lower() == ".gguf":
         message = f"{path} is one file, and vLLM serves folders of safetensors: leave --runtime vllm out"
         raise ModelUnsupported(message, path=str(path))

@@ -1,4 +1,4 @@
-"""`vllm serve` as a program that is started again and again: its command line, environment and log lines."""
+"""`vllm serve` as a `Program`: its command line, its environment and its log lines."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stoker.runtime.vllm.wire import reply_error
 
 NAME = "vllm"
 MAX_LOGPROBS = 100
-"""As many alternatives as Stoker lets a client ask for; vLLM's own limit is 20."""
+"""Maximum number of alternatives per token that Stoker lets a client request; vLLM's default limit is 20."""
 _WARM_UP_S = 300.0
-"""The first token may compile kernels."""
+"""Timeout of the first token in seconds, which may include the compilation of kernels."""
 _LEVEL = re.compile(r"(?:\([^)]*\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
-"""How vLLM begins a line: which of its processes writes it, and how bad it is."""
+"""The beginning of vLLM's log lines: the process that writes the line, and the level."""
 _LEVELS = {"WARNING": logging.INFO, "ERROR": logging.WARNING, "CRITICAL": logging.WARNING}
 _KEY_VARIABLE = "VLLM_API_KEY"
 _GIVEN = {
@@ -36,21 +36,21 @@ _GIVEN = {
     "--pooler-config": "--pooling",
     **dict.fromkeys(("--runner", "--task", "--convert", "--skip-tokenizer-init", "--max-logprobs"), ""),
 }
-"""Options that Stoker gives, and what to say instead."""
+"""Options that Stoker sets itself, each with the option of Stoker to use instead; empty = there is none."""
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-"""Nothing of what runs here is reported to others."""
+"""Variables that turn usage statistics off, unless the environment sets them otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VLLMProgram:
-    """Satisfies `Program`."""
+    """The `Program` of vLLM with one model."""
 
     path: Path
     arguments: Sequence[str]
     start_s: float
-    """Longest time until it can answer."""
+    """Maximum seconds until the server can answer."""
     threads: int | None = None
-    """Of each of its processes, where a CPU computes; None = as vLLM chooses."""
+    """Threads of each of its processes if a CPU computes; None = as vLLM chooses."""
 
     can_generate: bool = True
     has_workers: bool = True
@@ -90,10 +90,10 @@ class VLLMProgram:
 
 
 def find_program(given: str = "") -> Path:
-    """The program that was asked for, else the one in PATH, else the one beside this Python.
+    """The path of the program: the given one, else the one in PATH, else the one in the folder of this Python.
 
     Raises:
-        ConfigError: there is none; the message says how to get one.
+        ConfigError: no program was found; the message says how to get one.
     """
     if given:
         found = shutil.which(os.path.expanduser(given))
@@ -116,18 +116,18 @@ def arguments(
     *,
     pooling: str = "",
 ) -> list[str]:
-    """What is the same for every start.
+    """The arguments that are the same for every start of a server.
 
     Args:
         model: the folder that is served.
-        context_size: longest single request, in tokens.
-        parallel: most requests that run at the same time.
-        further: what the user wrote; it comes last, because of an option given twice the last one counts.
+        context_size: maximum length of a single request, in tokens.
+        parallel: maximum number of requests that run at the same time.
+        further: the user's options, which come last, because the last of two equal options counts.
         adapters: see `PEFTAdapters.arguments`.
         pooling: see `ModelFolder.pooling`.
 
     Raises:
-        ConfigError: one of those is Stoker's to give.
+        ConfigError: Stoker sets one of the user's options itself.
     """
     for part in further:
         flag = part.partition("=")[0]
@@ -135,7 +135,7 @@ def arguments(
             advice = f"; use Stoker's {_GIVEN[flag]}" if _GIVEN[flag] else ""
             raise ConfigError(f"--vllm-args: {flag} is given by Stoker{advice}", key="vllm_args")
     own = ["--host", "127.0.0.1", "--max-model-len", str(context_size), "--max-num-seqs", str(parallel)]
-    # Recommended sampling is read by Stoker, and sent with every request.
+    # Stoker reads the recommended sampling parameters itself, and sends them with every request.
     own += ["--generation-config", "vllm", "--max-logprobs", str(MAX_LOGPROBS), "--enable-prompt-tokens-details"]
     if pooling:
         own += ["--runner", "pooling"]

@@ -1,4 +1,4 @@
-"""A model in vLLM: what is particular about that program. See `ExternalRuntime`."""
+"""A model in vLLM: `VLLMServed` has what is specific to this program. See `ExternalRuntime`."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ _NO_FILES = (
     "with its projector (--mmproj), without --runtime vllm"
 )
 _TRAITS = CacheTraits(can_truncate=False, can_copy=False, shares_cells=False)
-"""Its KV is not Stoker's to move."""
+"""Stoker can neither truncate nor copy KV in vLLM."""
 
 
 class VLLMServed:
-    """Satisfies `ServedFile`.
+    """The `ServedFile` of a model in vLLM. Belongs to one event loop.
 
     Args:
-        engine: the model, whose folder is on this disk, and how much of the machine it may take.
-        config: which program, and what it is told besides.
+        engine: the model, whose folder is on this disk, and the resources that it may use.
+        config: which program to start, and its further options.
 
     Raises:
-        ConfigError: something is asked for that only engines of Stoker's own have.
+        ConfigError: the configuration demands a feature that only Stoker's own engines have.
     """
 
     answers_at = "/v1/completions"
@@ -71,7 +71,7 @@ class VLLMServed:
 
     @property
     def pool_tokens(self) -> int:
-        """No bound: vLLM preempts by itself when its KV cache is full."""
+        """A full context for each request, which is no limit: vLLM itself preempts requests if its KV cache is full."""
         return self._prepared().context_size * self._engine.parallel
 
     def prepare(self) -> VLLMProgram:
@@ -107,7 +107,7 @@ class VLLMServed:
         return msgspec.structs.replace(card, adapters=list(self._adapters.cards))
 
     async def look(self, client: ServerClient) -> None:
-        """See `ServedFile`. vLLM tells nothing here that is needed."""
+        """Does nothing, because no further state of vLLM is needed. See `ServedFile`."""
 
     async def admit(self, submit: Submit) -> Asked:
         deadline = None if submit.timeout_s is None else asyncio.get_running_loop().time() + submit.timeout_s
@@ -147,7 +147,7 @@ class VLLMServed:
                 raise AssertionError("it was checked")
 
     def _admit(self, submit: Submit, deadline: float | None) -> Asked:
-        """On a thread of its own, because a long text takes long to be tokenized."""
+        """Runs on a thread, because tokenizing a long text takes long."""
         model, info, outlines = self._prepared(), self._info, self._outlines
         assert info is not None
         assert outlines is not None
@@ -170,7 +170,7 @@ class VLLMServed:
         )
         request.check_fits(info)
         room = info.max_sequence_tokens - len(prompt)
-        if room == 0:  # vLLM always writes a token
+        if room == 0:  # vLLM always generates a token
             raise prompt_too_long(len(prompt), info.max_sequence_tokens)
         max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         ends = model.tokenizer.eog_token_ids()
@@ -206,17 +206,17 @@ def vllm_runtime(
     volatile: VolatileHeaders | None = None,
     repeats: bool = True,
 ) -> ExternalRuntime:
-    """The `Runtime` over a vLLM. For the arguments see `VLLMServed` and `ExternalRuntime`.
+    """The `Runtime` of a model in vLLM. For the arguments see `VLLMServed` and `ExternalRuntime`.
 
     Raises:
-        ConfigError: something is asked for that only engines of Stoker's own have.
+        ConfigError: the configuration demands a feature that only Stoker's own engines have.
     """
     served = VLLMServed(engine, config)
     return ExternalRuntime(served, engine, supervision=supervision, volatile=volatile, repeats=repeats)
 
 
 def make_info(model: ModelFolder, config: EngineConfig) -> ModelInfo:
-    """What requests are checked against."""
+    """The facts of the model that requests are checked against."""
     return ModelInfo(
         name=config.name or config.model or model.name,
         architecture=model.architecture,
@@ -232,13 +232,13 @@ def make_info(model: ModelFolder, config: EngineConfig) -> ModelInfo:
 
 
 def make_card(config: EngineConfig, model: ModelFolder, version: str, kv_size: int) -> ModelCard:
-    """What front ends must know.
+    """The card of the model.
 
     Args:
-        config: what the user wants of the model.
-        model: its files.
-        version: of the program.
-        kv_size: of its KV cache, in tokens.
+        config: the model's configuration.
+        model: the model's files.
+        version: version of vLLM.
+        kv_size: size of the KV cache in tokens.
     """
     template, tokenizer = configured_template(config), model.tokenizer
     check_tool_format(config.tool_format)

@@ -1,4 +1,4 @@
-"""What vLLM says, as far as it is read, and what its errors mean; everything else is skipped without being decoded."""
+"""The replies and errors of vLLM, with the fields that Stoker reads; all other fields are skipped without decoding."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 _MAX_ERROR_CHARS = 500
 _TOKEN = "token_id:"
-"""How vLLM spells a token that is asked for by its id."""
+"""Prefix of a token's name in log-probabilities, if they are requested with token ids."""
 _CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """An error, in a body or in a stream."""
+    """An error, in the body of a reply or in an event stream."""
 
     message: str = ""
     code: int = 500
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
-    """The body of a reply that is not 200."""
+    """The body of a reply with a status other than 200."""
 
     error: Problem
 
@@ -40,7 +40,7 @@ class Logprobs(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What one event adds to the answer."""
+    """The part of the answer that one event adds."""
 
     token_ids: list[int] | None = None
     logprobs: Logprobs | None = None
@@ -52,14 +52,14 @@ class PromptDetails(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Counts of a whole answer, in tokens."""
+    """Token counts of a whole answer."""
 
     prompt_tokens: int = 0
     prompt_tokens_details: PromptDetails | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One event of `POST /v1/completions`. The last one before the end has no choice, and the usage."""
+    """One event of the reply to `POST /v1/completions`. The last event has the usage, and no choices."""
 
     choices: list[Choice] = []
     usage: Usage | None = None
@@ -73,7 +73,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Embedding(msgspec.Struct, frozen=True):
-    """One of the answers of `POST /v1/embeddings`."""
+    """One embedding of the reply to `POST /v1/embeddings`."""
 
     embedding: list[float]
     index: int = 0
@@ -86,10 +86,10 @@ class EmbeddingList(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes, kind: type[T], what: str) -> T:
-    """A reply.
+    """Decodes the body of a reply; `what` names it in the error.
 
     Raises:
-        BackendError: it is not what this version of Stoker knows.
+        BackendError: the body does not have the form that this version of Stoker knows.
     """
     try:
         return msgspec.json.decode(body, type=kind)
@@ -98,10 +98,10 @@ def decode(body: bytes, kind: type[T], what: str) -> T:
 
 
 def token_id(text: str) -> int:
-    """The token that a name in log-probabilities means.
+    """The id in the name of a token in log-probabilities, such as `token_id:42`.
 
     Raises:
-        BackendError: it is no such name.
+        BackendError: the text is not such a name.
     """
     number = text.removeprefix(_TOKEN)
     if number == text or not number.isdecimal():
@@ -110,7 +110,7 @@ def token_id(text: str) -> int:
 
 
 def kv_tokens(metrics: bytes) -> int | None:
-    """The size of the KV cache in tokens, from `GET /metrics`; None = it does not say."""
+    """The size of the KV cache in tokens, from the reply to `GET /metrics`; None = it is not in there."""
     found = _CACHE.search(metrics.decode("utf-8", "replace"))
     labels: dict[str, Any] = dict(_LABEL.findall(found[1])) if found else {}
     sizes = [labels.get(name, "") for name in ("num_gpu_blocks", "block_size")]
@@ -118,7 +118,7 @@ def kv_tokens(metrics: bytes) -> int | None:
 
 
 def reply_error(status: int, body: bytes) -> StokerError:
-    """What a reply that is not 200 means."""
+    """The error for a reply other than 200, from its status and its body."""
     try:
         problem = msgspec.json.decode(body, type=ErrorReply).error
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -127,7 +127,7 @@ def reply_error(status: int, body: bytes) -> StokerError:
 
 
 def problem_error(status: int, problem: Problem) -> StokerError:
-    """What an error of vLLM's means, by the status."""
+    """The error for a problem that vLLM reports, by the status."""
     message = f"vLLM: {problem.message[:_MAX_ERROR_CHARS] or f'status {status}'}"
     kinds: dict[int, type[StokerError]] = {
         400: InvalidInput,
