@@ -16,7 +16,7 @@ def is_local(host: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether an attacker cannot redirect this name: it is an IP address, or a name that public DNS does not resolve."""
+    """Whether no attacker can redirect this name: it is an IP address, or a name that public DNS does not resolve."""
     if "." not in host or host.endswith(_LOCAL_SUFFIXES):
         return True
     try:

@@ -1,4 +1,4 @@
-"""The JSON of OpenAI's conversations endpoints, without that of items, which `types` has; and tables of its fields."""
+"""The JSON types of OpenAI's conversations, and tables of their fields. The types of items are in `types`."""
 
 from __future__ import annotations
 
