@@ -152,7 +152,8 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     status: ModelState
     max_model_len: int | UnsetType = UNSET
-    """Size of the context in tokens; this field and the following ones are present if the model is loaded."""
+    """Size of the context in tokens; this field, `meta`, `capabilities` and `tool_format` are present if the model is
+    loaded."""
     meta: ModelMeta | UnsetType = UNSET
     capabilities: Sequence[str] | UnsetType = UNSET
     """Capabilities by Ollama's names, of a loaded model: `completion`, `insert`, `tools`, `thinking`, `embedding`."""
