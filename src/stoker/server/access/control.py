@@ -194,7 +194,7 @@ class CrossOrigin(CORSMiddleware):
     one of them may be a hostile hotspot's.
 
     Args:
-        app: the application behind this layer.
+        app: the wrapped application.
         config: `host`, `cors_origins` and `cors_credentials` are used.
     """
 

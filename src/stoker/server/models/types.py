@@ -67,7 +67,7 @@ class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferProgress(msgspec.Struct, frozen=True):
-    """How much of a file has been downloaded, in bytes."""
+    """Progress of the download of one file, in bytes."""
 
     done: int
     total: int
