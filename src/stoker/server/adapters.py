@@ -1,4 +1,4 @@
-"""`/lora-adapters`: lists, loads, weighs and removes a model's LoRA adapters, in llama-server's words with names."""
+"""`/lora-adapters`: lists, loads, scales and removes a model's LoRA adapters. llama-server's API, extended by names."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ router = Router(api="native")
 
 
 class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /lora-adapters` that loads one."""
+    """The body of `POST /lora-adapters` that loads an adapter."""
 
     model: str | None = None
     name: str | None = None
-    """What requests call it. Not given: the file's name without `.gguf`."""
+    """Name of the adapter in requests. Not given: the file's name without `.gguf`."""
     path: str | None = None
-    """Of a GGUF file, on the server's disk."""
+    """Path of a GGUF file on the server's disk."""
     scale: float | None = None
-    """For requests that choose no adapters. Not given: 0, it is there for those who ask for it."""
+    """Scale for requests that choose no adapters. Not given: 0, that is, only requests that name the adapter use it."""
 
 
 class AdapterScale(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of the list that sets the scales of all."""
+    """An item of the list that sets the scales of adapters."""
 
     id: Int
     scale: float
 
 
 class AdapterEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One that is loaded."""
+    """A loaded adapter."""
 
     id: int
     name: str
     path: str
     scale: float
-    """For requests that choose no adapters."""
+    """Scale for requests that choose no adapters."""
     rank: int
     size: int
-    """In bytes."""
+    """Size of the file, in bytes."""
 
 
 class AdaptersChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What is loaded now."""
+    """The adapters that are loaded after a change."""
 
     success: bool = True
     adapters: list[AdapterEntry]
@@ -119,10 +119,10 @@ async def _change(
 
 
 def _load_request(wire: LoadAdapterRequest) -> AdapterSpec:
-    """What is to be loaded.
+    """The adapter that a request loads.
 
     Raises:
-        InvalidInput: its path is missing.
+        InvalidInput: the path is missing.
     """
     if not wire.path:
         raise InvalidInput("`path` is missing: the GGUF file of the adapter", parameter="path")
@@ -130,10 +130,10 @@ def _load_request(wire: LoadAdapterRequest) -> AdapterSpec:
 
 
 def _scales_request(body: bytes) -> dict[int, float]:
-    """llama-server's list of ids and scales.
+    """The scales by adapter id, from llama-server's list.
 
     Raises:
-        InvalidInput: it is something else, or names an id twice.
+        InvalidInput: the body is not such a list, or has an id twice.
     """
     try:
         scales = msgspec.convert(_decoded(body), list[AdapterScale])

@@ -1,4 +1,4 @@
-"""Answers on their way to a client: one stream of deltas for every dialect, and the driver that sends it.
+"""Sends the answer to a request, as a stream or as one reply. Each dialect's `Writer` encodes the deltas.
 
 Generation --Output--> Delta --Writer.push--> bytes of a stream
                merged: Delta --Writer.whole--> one reply
@@ -36,35 +36,36 @@ class Delta(msgspec.Struct, frozen=True):
     """The text and events that one step adds to one choice."""
 
     choice: int
-    """Number of the choice, prompt by prompt."""
+    """Index of the choice; the choices of the first prompt come first."""
     parts: Sequence[Part]
-    """In the order in which the model wrote them; empty if a step added no text."""
+    """Pieces of content, reasoning and tool calls, in the order in which the model wrote them; empty if the step added
+    no text."""
     output: Output
-    """Tokens, log-probabilities, usage, and how the choice ended if it did."""
+    """The engine's output: tokens, log-probabilities, usage, and the finish reason if the choice ended."""
 
     @property
     def text(self) -> str:
-        """The content."""
+        """The text of the answer, without reasoning and tool calls."""
         return text_of(self.parts)
 
     @property
     def reasoning(self) -> str:
-        """The model's reasoning."""
+        """The text of the model's reasoning."""
         return reasoning_of(self.parts)
 
     @property
     def progress(self) -> Progress | None:
-        """Given: nothing is added, the prompt is still being computed."""
+        """Progress of the prefill. If it is given, the delta adds nothing to the answer."""
         return self.output.progress
 
     @property
     def is_last(self) -> bool:
-        """The choice ends with this delta."""
+        """Whether the choice ends with this delta."""
         return self.output.finish_reason is not None
 
 
 class Writer:
-    """Writes the answers to one request in one dialect. A subclass holds the state of one reply."""
+    """Encodes the answers to one request in the format of one API. An instance holds the state of one reply."""
 
     framing: Framing = SSE
 
@@ -73,7 +74,7 @@ class Writer:
         return b""
 
     def push(self, delta: Delta) -> bytes:
-        """The bytes of one delta; they may be none."""
+        """The bytes of one delta; may be empty."""
         raise NotImplementedError
 
     def end(self) -> bytes:
@@ -81,17 +82,17 @@ class Writer:
         return b""
 
     def fail(self, error: StokerError, scope: Scope) -> bytes:
-        """The last bytes of a stream that an error ends."""
+        """The last bytes of a stream that ends with an error."""
         return error_event(error, scope)
 
     def whole(self, answers: Sequence[Delta]) -> object:
-        """The reply that does not stream, from one complete delta for each choice."""
+        """The reply without streaming, from one delta per choice that holds the whole choice."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request for answers: where it came from, which model answers, and what is asked of it."""
+    """One request for answers: the HTTP request, the model that answers, and the generation that is requested."""
 
     http: Request
     config: ServerConfig
@@ -100,12 +101,12 @@ class Asked:
 
 
 async def answer(asked: Asked, writer_of: Callable[[Generation], Writer], *, is_stream: bool) -> Response | EventStream:
-    """Sends the answers as a stream or as one reply. Refusals are raised in here, before a response begins.
+    """The response with the answers, as a stream or as one reply. A refusal is raised before a response begins.
 
     Args:
         asked: the request.
-        writer_of: makes the dialect's writer for the generation that was accepted.
-        is_stream: the client wants a stream.
+        writer_of: makes the dialect's writer for the accepted generation.
+        is_stream: whether the client wants a stream.
 
     Raises:
         StokerError: the request was refused, or failed before a stream began.
@@ -121,7 +122,7 @@ async def answer(asked: Asked, writer_of: Callable[[Generation], Writer], *, is_
 
 
 async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncGenerator[bytes, None]:
-    """The bytes of a stream, one item per step. An error of the generation becomes the last event."""
+    """The bytes of a stream, at most one item per output. An error of the generation becomes the last event."""
     if begin := writer.begin():
         yield begin
     try:
@@ -137,25 +138,25 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
 
 
 async def whole(generation: Generation, writer: Writer) -> object:
-    """The reply that does not stream: the fold of the deltas of each choice, in the dialect's shape."""
+    """The reply without streaming: all outputs of each choice merged, in the dialect's shape."""
     outputs = await generation.collect()
     parts = Parts(generation.reader, generation.tool_calls)
     return writer.whole([parts.delta(index, output) for index, output in enumerate(outputs)])
 
 
 class Parts:
-    """Reads the outputs of one generation.
+    """Parses the outputs of one generation into deltas with content, reasoning and tool calls.
 
     Args:
-        make_reader: makes the reader of one choice; None = an answer is content as it is written.
-        counted: where tool calls count.
+        make_reader: makes the parser of one choice; None = all text of an answer is content.
+        counted: counter of tool calls, by outcome and format.
     """
 
     def __init__(self, make_reader: Callable[[], Reader] | None, counted: Counter[tuple[str, str]]) -> None:
         self._make_reader = make_reader
         self._counted = counted
         self._is_in_call: set[int] = set()
-        """Choices in which a call has begun and not ended."""
+        """Choices with a tool call that has begun and not ended."""
         self._readers: dict[int, OutputReader] = {}
 
     def delta(self, choice: int, output: Output) -> Delta:

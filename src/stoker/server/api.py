@@ -1,4 +1,6 @@
-"""An endpoint is declared on its handler, and a handler is given a `Call`. It knows no API.
+"""Routing of the HTTP server: a decorator declares an endpoint on its handler, and the handler gets a `Call`.
+
+The module is the same for every API; what an endpoint takes and gives is declared where its handler is:
 
     router = Router(api="Anthropic", error=AnthropicError)
 
@@ -47,7 +49,7 @@ from stoker.server.transport.sse import EventStream
 from stoker.text.template_budget import TakesLonger, briefly
 
 _SHORT_BODY = 4096
-"""Bytes."""
+"""Maximum size, in bytes, of a body that `Call.off_loop_if_long` first tries to handle on the event loop."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -56,40 +58,40 @@ BodyT = TypeVar("BodyT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One operation of the HTTP surface: what it takes and what it gives."""
+    """The declaration of one HTTP operation: its path, its request and its replies."""
 
     api: str
-    """Whose API it belongs to, for people."""
+    """Name of the API that the endpoint belongs to, such as `OpenAI`, for documentation."""
     method: str
     path: str
-    """As Starlette spells it, such as `/v1/responses/{response_id}`."""
+    """Path in Starlette's notation, such as `/v1/responses/{response_id}`."""
     summary: str
-    """One line for people."""
+    """One line of documentation."""
     aliases: tuple[str, ...] = ()
-    """Further paths that mean the same."""
+    """Further paths that call the same handler."""
     request: type[msgspec.Struct] | None = None
-    """The type of its body; None = it has none."""
+    """Type of the JSON body of the request; None = the request has no JSON body."""
     has_optional_body: bool = False
-    """The body may be missing."""
+    """Whether a request may omit the body."""
     form: type[msgspec.Struct] | None = None
-    """What its body is as a form (`multipart/form-data`), which the handler reads by itself."""
+    """Type that describes a `multipart/form-data` body; the handler itself reads the form."""
     fields: FieldTable = field(default_factory=dict[str, FieldPolicy])
-    """What becomes of the fields of its body."""
+    """Policy of each field of the body: honored, refused or ignored."""
     nested: NestedTables = field(default_factory=dict[str, FieldTable])
-    """What becomes of the fields of objects inside its body."""
+    """Policies of the fields of objects inside the body."""
     checks_nested: bool = True
     """False: the handler itself applies `nested`, when it reads those objects."""
     query: Mapping[str, type] = field(default_factory=dict[str, type])
-    """Parameters behind the question mark."""
+    """Query parameters of the URL, with their types."""
     reply: Any = None
-    """The type of its JSON reply, or a tuple of types; None = it is not JSON."""
+    """Type of the JSON reply, or a tuple of types; None = the reply is not JSON."""
     event: Any = None
-    """The type of what a stream consists of, or a tuple of types; None = it cannot stream."""
+    """Type of the events of a stream, or a tuple of types; None = the endpoint cannot stream."""
     stream_media: str = "text/event-stream"
     error: Any = None
-    """The type of its errors; None = those of OpenAI's shape."""
+    """Type of the error bodies; None = OpenAI's shape."""
     is_admin: bool = False
-    """It changes what the server holds: it takes the admin key, if there is one."""
+    """The endpoint changes the state of the server, so `check_admin` must allow the client."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -97,12 +99,12 @@ class Endpoint:
 
 
 class Server:
-    """What all calls of one application share. Belongs to one event loop.
+    """The state that all calls of one application share. Belongs to one event loop.
 
     Args:
         registry: the models.
-        config: all bounds.
-        parts: values that handlers ask for by type, see `part`.
+        config: the settings of the server.
+        parts: values that handlers look up by type, see `part`.
     """
 
     def __init__(self, registry: Registry, config: ServerConfig, parts: Iterable[object] = ()) -> None:
@@ -111,7 +113,7 @@ class Server:
         self._parts: dict[type, object] = {type(part): part for part in parts}
 
     def part(self, kind: type[T], make: Callable[[], T]) -> T:
-        """The one value of this type; it is made when it is first asked for."""
+        """The application's single value of this type; the first call creates it with `make`."""
         if kind not in self._parts:
             self._parts[kind] = make()
         return cast("T", self._parts[kind])
@@ -119,14 +121,14 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[BodyT]):
-    """One request to one endpoint, whose body has been read, and what its handler needs to answer."""
+    """One request to one endpoint, with everything that its handler needs. The body of the request has been read."""
 
     server: Server
     request: Request
     body: BodyT
-    """Decoded; the bytes themselves if the endpoint says `raw_body`; None if it has no body."""
+    """The decoded body; the undecoded bytes if the endpoint declares `raw_body`; None if the endpoint has no body."""
     begun_s: float
-    """When the handler was found, before the body was read, on the clock of `time.monotonic`."""
+    """Time at which the route was found, before the body was read, in seconds of `time.monotonic`."""
 
     @property
     def registry(self) -> Registry:
@@ -138,20 +140,23 @@ class Call(Generic[BodyT]):
 
     @property
     def query(self) -> QueryParams:
-        """What stands behind the question mark."""
+        """The query parameters of the URL."""
         return self.request.query_params
 
     @property
     def owner(self) -> str:
-        """See `access.control.owner_of`."""
+        """Owner of everything that the server stores for this client; see `access.control.owner_of`."""
         return owner_of(self.request.scope)
 
     def path_parameter(self, name: str) -> str:
-        """What stands in the path where the endpoint has `{name}`."""
+        """The value in the URL's path at the place of `{name}`."""
         return self.request.path_params[name]
 
     def caller(self, prefix: str, separator: str = "-") -> Caller:
-        """Who asks, and the id of the reply: that of the HTTP request behind a prefix, unless the client chose that."""
+        """The client of the request, and the id of the reply, which also goes into the request's account.
+
+        The id is the prefix with the id of the HTTP request, or with a random id if the client chose the request's id.
+        """
         address = self.request.client.host if self.request.client else ""
         account = account_of(self.request.scope)
         account.reply_id = f"{prefix}{separator}{account.own_id or uuid.uuid4().hex}"
@@ -160,37 +165,38 @@ class Call(Generic[BodyT]):
 
     @property
     def thoughts(self) -> Thoughts:
-        """Reasoning that preceded tool calls of this client."""
+        """The stored reasoning that preceded tool calls of this client."""
         memory = self.server.part(ThoughtMemory, lambda: ThoughtMemory(self.config.max_thought_bytes))
         return Thoughts(memory, self.owner)
 
     async def lease(self, model: str | None, keep_alive_s: float | None = None) -> ServedModel:
-        """The model that answers, loaded first if need be; see `leasing.leased`."""
+        """The model that answers the request, loaded first if necessary; see `leasing.leased`."""
         return await leased(self.request, self.registry, model, keep_alive_s)
 
     def share_lease(self) -> Lease:
-        """See `leasing.shared_lease`."""
+        """A second lease of the model that answers this request; see `leasing.shared_lease`."""
         return shared_lease(self.request)
 
     def loaded(self, model: str | None) -> ServedModel:
-        """The model that a look at it means; see `leasing.loaded`."""
+        """The model of this name if it is loaded already; see `leasing.loaded`."""
         return loaded(self.registry, model)
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs `work` as long as the client is there; see `transport.connection.while_connected`."""
+        """Runs `work` until it ends or the client disconnects; see `transport.connection.while_connected`."""
         return await while_connected(self.request.receive, work)
 
     async def off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls a function that computes or reads files for longer than the streams of other requests may wait.
+        """Calls a function on another thread, so that it does not block the event loop and other clients' streams.
 
-        Chat templates do, as they are programs of the model's author, and so do replies of millions of numbers.
+        Chat templates need this, because they are programs of the model's author, and so do replies with millions of
+        numbers.
         """
         return await asyncio.to_thread(function, *args, **kwargs)
 
     async def off_loop_if_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `off_loop`. A short request is handled at once if its template does little: a thread would cost more.
+        """Like `off_loop`, but a short request whose chat template does little runs on the event loop.
 
-        `function` may be called twice, so it must change nothing.
+        A thread would cost more than such a call. `function` may be called twice, so it must have no side effects.
         """
         size = self.request.headers.get("content-length", "")
         if size.isdecimal() and int(size) <= _SHORT_BODY:
@@ -220,15 +226,15 @@ class Router:
     """Endpoints of one API, in the order in which they are declared and described.
 
     Args:
-        api: whose it is, for people.
-        error: the type of their errors; None = those of OpenAI's shape.
+        api: name of the API, for documentation.
+        error: type of the endpoints' error bodies; None = OpenAI's shape.
     """
 
     def __init__(self, api: str, error: Any = None) -> None:
         self._api = api
         self._error = error
         self._handlers: list[tuple[Endpoint, bool, Handler[Any]]] = []
-        """With whether the body is decoded for the handler."""
+        """Each endpoint, whether its body is decoded before the handler is called, and the handler."""
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -266,14 +272,14 @@ class Router:
         raw_body: type[msgspec.Struct] | None = None,
         **description: Any,
     ) -> Callable[[Handler[Any]], Handler[Any]]:
-        """Declares the handler that it decorates. See `Endpoint` for the description.
+        """A decorator that declares the decorated function as the handler of an endpoint.
 
         Args:
-            method: of HTTP.
-            path: as Starlette spells it.
-            summary: one line for people.
-            body: what the body is decoded to, by `fields` and `nested`.
-            raw_body: what the body is described as where the handler decodes it.
+            method: HTTP method.
+            path: path in Starlette's notation.
+            summary: one line of documentation.
+            body: type to which the body is decoded, by the tables `fields` and `nested`.
+            raw_body: type that documents the body where the handler itself decodes it.
             description: the other fields of `Endpoint`.
         """
         about: dict[str, Any] = {"error": self._error, **description}
@@ -287,7 +293,7 @@ class Router:
         return declare
 
     def routes(self) -> list[Route]:
-        """Every endpoint under all of its paths."""
+        """A Starlette route for every path of every endpoint."""
         return [
             Route(path, _answering(*declared), methods=[declared[0].method])
             for declared in self._handlers
@@ -296,9 +302,9 @@ class Router:
 
 
 def routes_of(routers: Iterable[Router]) -> list[Route]:
-    """The routes of any application: literal paths come before those with parameters, which would match them too.
+    """The routes of an application. Literal paths come first, because a path with parameters would match them too.
 
-    An application has its `Server` as `state.server`.
+    The handlers expect the application's `Server` as `state.server`.
     """
     routes = [route for router in routers for route in router.routes()]
     return sorted(routes, key=lambda route: "{" in route.path)

@@ -1,4 +1,4 @@
-"""The settings of the HTTP server; where they come from is not its business."""
+"""The settings of the HTTP server, as one checked value. `stoker.config` reads them from their sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
     ),
     "otlp_endpoint": (re.compile(r"https?://\S+"), "a URL such as http://127.0.0.1:4318/v1/traces"),
 }
-"""What some settings must look like, if they are given, and how an error says that."""
+"""Pattern that a setting must match if it is given, and its description for the error."""
 _RANGES: Mapping[str, tuple[float, float]] = {
     "port": (0, 65_535),
     "max_body_bytes": (1, 2**40),
@@ -149,7 +149,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of a setting that has commas between them."""
+    """The items of a comma-separated setting."""
     return tuple(part for part in map(str.strip, text.split(",")) if part)
 
 

@@ -60,7 +60,7 @@ ROUTERS: tuple[Router, ...] = (
     exposition.router,
     router,
 )
-"""In the order in which they are described."""
+"""Routers of all APIs, in the order of the documentation."""
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for router in ROUTERS for endpoint in router.endpoints)
 

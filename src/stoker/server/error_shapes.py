@@ -1,4 +1,4 @@
-"""The shape of an error in each dialect. The path of the request tells the dialect."""
+"""The JSON shape of an error in each API. The path and the headers of the request decide the API."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stoker.server.error_types import AnthropicError, AnthropicErrorDetail, Erro
 
 
 class ErrorFormat(Protocol):
-    """One dialect's way to say an error, given in OpenAI's words."""
+    """Converts an error from OpenAI's shape to the shape of one API."""
 
     def status(self, status: int) -> int:
-        """The HTTP status that clients of this dialect expect."""
+        """The HTTP status that clients of this API expect."""
         ...
 
     def body(self, status: int, detail: ErrorDetail, request_id: str) -> msgspec.Struct:
-        """What a whole response says."""
+        """The body of an error response."""
         ...
 
     def event(self, status: int, detail: ErrorDetail, request_id: str) -> bytes:
@@ -30,7 +30,7 @@ class ErrorFormat(Protocol):
 
 
 class OpenAIErrors:
-    """`{"error": {"message", "type", "param", "code"}}`."""
+    """OpenAI's errors: `{"error": {"message", "type", "param", "code"}}`."""
 
     def status(self, status: int) -> int:
         return status
@@ -43,7 +43,7 @@ class OpenAIErrors:
 
 
 class AnthropicErrors:
-    """`{"type": "error", "error": {"type", "message"}, "request_id"}`; the type follows from the status."""
+    """Anthropic's errors: `{"type": "error", "error": {"type", "message"}, "request_id"}`, with a type by status."""
 
     _TYPES: Mapping[int, str] = {
         400: "invalid_request_error",
@@ -59,7 +59,7 @@ class AnthropicErrors:
     _DETAILS: Mapping[str, dict[str, object]] = {
         "thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     }
-    """By the refused field, the facts that let Anthropic's client go on without it."""
+    """Details by refused field, from which Anthropic's client learns that it can go on without the field."""
 
     def status(self, status: int) -> int:
         return self._OVERLOADED if status == 503 else status
@@ -74,7 +74,7 @@ class AnthropicErrors:
 
 
 class OllamaErrors:
-    """`{"error": "text"}`, also as a line of a stream."""
+    """Ollama's errors: `{"error": "text"}`, as a response or as a line of a stream."""
 
     _BUSY = 503
 
@@ -92,7 +92,7 @@ OPENAI, ANTHROPIC, OLLAMA = OpenAIErrors(), AnthropicErrors(), OllamaErrors()
 
 
 def error_format(scope: Scope) -> ErrorFormat:
-    """The dialect of a client that asked for this path."""
+    """The error format of the API that the client uses, by the path and the headers of its request."""
     path: str = scope["path"].removeprefix(scope.get("root_path", ""))
     if path == "/api" or path.startswith("/api/"):
         return OLLAMA
@@ -102,12 +102,12 @@ def error_format(scope: Scope) -> ErrorFormat:
 
 
 def is_anthropic(scope: Scope) -> bool:
-    """Anthropic's clients name themselves on paths that they share with OpenAI's."""
+    """Whether the header `anthropic-version` marks an Anthropic client, on a path shared with OpenAI's API."""
     return "anthropic-version" in Headers(scope=scope)
 
 
 def _compacting(detail: ErrorDetail) -> str:
-    """Agents shorten their history when they read these words."""
+    """The message in Anthropic's words for a prompt that is too long, on which agents compact their history."""
     if detail.n_prompt_tokens is UNSET or detail.n_ctx is UNSET:
         return detail.message
     return f"prompt is too long: {detail.n_prompt_tokens} tokens > {detail.n_ctx} maximum. {detail.message}"

@@ -8,7 +8,7 @@ import msgspec
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=False):
-    """OpenAI's error object; the two counts, llama-server's, are there for a prompt that is too long."""
+    """OpenAI's error object. For a prompt that is too long it has the two counts that llama-server reports."""
 
     message: str
     type: str
@@ -35,6 +35,6 @@ class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaError(msgspec.Struct, frozen=True):
-    """A whole response, or the last line of a stream."""
+    """An error of Ollama's API: a whole response, or the last line of a stream."""
 
     error: str

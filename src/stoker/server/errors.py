@@ -1,4 +1,4 @@
-"""Errors as clients see them: the one place that maps errors to statuses and to OpenAI's words for them."""
+"""Errors as clients see them: the only place that maps exceptions to HTTP statuses and to OpenAI's error types."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from stoker.server.error_shapes import error_format
 from stoker.server.error_types import ErrorBody, ErrorDetail
 
 CLIENT_LEFT = 499
-"""nginx's status for a client that closed the connection; only the log shows it."""
+"""nginx's status for a client that closed the connection; it appears only in logs and metrics."""
 
 _RETRY_AFTER_S = 2.0
 
 _MAX_MESSAGE_CHARS = 4000
-"""Messages quote what a client sent, which may be large."""
+"""Maximum length of a message in a reply, because messages quote input of clients, which may be large."""
 
 _STATUS: dict[type[StokerError], tuple[int, str]] = {
     StokerError: (500, "server_error"),
@@ -78,7 +78,7 @@ _BASE_URL_HINTS = {
     "/api/api/": "leave `/api` out of the client's base URL: it adds it by itself",
     "//": "the client's base URL ends with one slash too many",
 }
-"""The likely mistake for an unknown path: nearly always a base URL that was meant for another client."""
+"""Hints for unknown paths, by a part of the path: nearly always the client's base URL is wrong."""
 
 _HTTP_CODES = {
     404: "not_found",
@@ -90,12 +90,12 @@ _HTTP_CODES = {
 
 
 def status_of(error: StokerError) -> int:
-    """The HTTP status of an error: that of its nearest ancestor in the table."""
+    """The HTTP status of an error: that of the class or its nearest ancestor in the table."""
     return _entry(error)[0]
 
 
 def error_body(error: StokerError) -> ErrorBody:
-    """The JSON of an error, for a whole response as for an event in a stream."""
+    """The JSON of an error in OpenAI's shape, for a response or for an event in a stream."""
     parameter = error.fields.get("parameter", error.fields.get("pointer"))
     detail = ErrorDetail(
         message=error.message[:_MAX_MESSAGE_CHARS],
@@ -113,13 +113,13 @@ def error_body(error: StokerError) -> ErrorBody:
 
 
 def error_response(error: StokerError, scope: Scope) -> Response:
-    """The response for an error, in the client's dialect; those that pass by themselves say when to try again."""
+    """The response for an error, in the client's dialect. With status 429 or 503 it has a `Retry-After`."""
     status = status_of(error)
     headers = {"Retry-After": str(_retry_after_s(error))} if status in (429, 503) else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, Timeout):
-        headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's clients would try it twice more, for as long
+        headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's clients would retry twice, each for as long
     return _dialect_response(scope, status, error_body(error).error, headers)
 
 
@@ -133,23 +133,23 @@ def json_response(body: object, *, status: int = 200, headers: dict[str, str] | 
 
 
 def internal_error_body() -> ErrorBody:
-    """The message for an internal bug; it tells the client nothing about it."""
+    """The error for an internal bug; it reveals nothing about the bug to the client."""
     return ErrorBody(ErrorDetail("internal error; the server's log says more", "server_error", None, "internal_error"))
 
 
 def request_id(scope: Scope) -> str:
-    """The id of the HTTP request that this answers."""
+    """The id of the HTTP request; empty outside of `RequestBorder`."""
     return scope.get("state", {}).get("request_id", "")
 
 
 async def on_stoker_error(request: Request, error: Exception) -> Response:
-    """Starlette's handler for errors that were raised on purpose."""
+    """Starlette's exception handler for `StokerError`."""
     assert isinstance(error, StokerError)
     return error_response(error, request.scope)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Starlette's handler for protocol errors: unknown paths, wrong methods, bodies that are too large."""
+    """Starlette's exception handler for protocol errors: unknown paths, wrong methods, bodies that are too large."""
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "http_error")
     headers = dict(error.headers) if error.headers else None
@@ -163,7 +163,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_bug(request: Request, _error: Exception) -> Response:
-    """Starlette's handler for everything else; it raises the error on, and the outermost layer logs it."""
+    """Starlette's handler for unexpected exceptions, which Starlette raises again so that `RequestBorder` logs them."""
     return _dialect_response(request.scope, 500, internal_error_body().error)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of each field of a request body: honoured, refused or ignored. It knows no API's fields."""
+"""Decodes request bodies by tables that honor, refuse or ignore each field. The tables are with each API's types."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ _MAX_LOGGED = 1000
 _MAX_NOTED = 32
 _MAX_NAME = 100
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]")
-"""Characters that may stand in a list in a header."""
+"""Characters of a field's name that can be listed in a response header."""
 _MAX_EXACT = 2.0**53
-"""Below it every whole number is a float."""
+"""Bound below which a float represents every whole number exactly."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """The field does what its API says; it is a field of the request's wire type."""
+    """Policy of a field that is implemented; it is a field of the request's wire type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The field asks for something that is not done here, so the request fails and names it."""
+    """Policy of a field for a feature that does not exist here. A request that uses it fails; the error names it."""
 
     reason: str
     neutral: tuple[object, ...] = ()
-    """Values that ask for nothing and pass. `null` always does. Of an object with a `type`, that alone counts."""
+    """Values that do not use the feature, so they are accepted. `null` always is. For an object with a `type`, only the
+    `type` is compared."""
     neutral_below: float | None = None
-    """Numbers below it pass too."""
+    """Numbers below this bound are accepted too; None = no bound."""
 
     def passes(self, value: object) -> bool:
-        """Whether the value asks for nothing."""
+        """Whether the value is accepted, because it does not use the refused feature."""
         if self.neutral_below is not None and isinstance(value, int | float) and value < self.neutral_below:
             return True
         return any(_equal(value, harmless) for harmless in self.neutral)
@@ -51,7 +52,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """The field is known and has no effect on the answer."""
+    """Policy of a known field that has no effect on the answer."""
 
     reason: str
 
@@ -59,16 +60,16 @@ class Ignored:
 FieldPolicy: TypeAlias = Honoured | Refused | Ignored
 FieldTable: TypeAlias = Mapping[str, FieldPolicy]
 NestedTables: TypeAlias = Mapping[str, FieldTable]
-"""By the name of the field that an object is in."""
+"""Tables for objects inside a body, by the name of the field that contains the object."""
 _NOTHING_NESTED: NestedTables = {}
 
 
 @dataclass(slots=True)
 class IgnoredFields:
-    """What one request says to no effect, by the paths of its fields; its reply lists them."""
+    """The fields of one request that have no effect, as paths; a header of the reply lists them."""
 
     is_strict: bool = False
-    """A field that is not known at all is refused instead."""
+    """Whether unknown fields are refused instead."""
     names: list[str] = field(default_factory=list[str])
 
     def note(self, name: str) -> None:
@@ -77,31 +78,32 @@ class IgnoredFields:
 
 
 IGNORED = "ignored"
-"""In a scope's state: the names of the fields of its body that have no effect."""
+"""Key in a scope's state: the names of the fields of the request's body that have no effect."""
 ignored_fields: ContextVar[IgnoredFields] = ContextVar("ignored_fields")
-"""Of the request that is being decoded, on whichever thread."""
+"""Ignored fields of the request that the current task or thread decodes."""
 
 
 def honoured(wire_type: type[msgspec.Struct], *others: FieldTable) -> FieldTable:
-    """The table of an endpoint: all fields of its wire type, and those of `others` that are not."""
+    """The table of an endpoint: honors all fields of its wire type, and takes the policies of `others` for the rest."""
     rest = {name: policy for table in others for name, policy in table.items()}
     return {**rest, **dict.fromkeys(wire_type.__struct_encode_fields__, Honoured())}
 
 
 def ignored(wire_type: type[msgspec.Struct], reason: str) -> FieldTable:
-    """A table that ignores all fields of a type, for an endpoint that does only part of what another one does."""
+    """A table that ignores all fields of a type, for an endpoint that uses only some of another endpoint's fields."""
     return dict.fromkeys(wire_type.__struct_encode_fields__, Ignored(reason))
 
 
 def decode_request(body: bytes, table: FieldTable, wire_type: type[T], nested: NestedTables = _NOTHING_NESTED) -> T:
-    """Turns a JSON body into its wire type. `null` means that a field was not given.
+    """Decodes a JSON body to its wire type by a table of policies. `null` means that a field was not given.
 
     Fields that are not in the table are ignored: they are noted in `ignored_fields`, and each is logged once. `nested`
-    says the same of the fields of objects inside it.
+    has the tables for objects inside the body.
 
     Raises:
-        InvalidInput: no JSON object, invalid UTF-8, a field of the wrong type, or an unknown one if that is refused.
-        UnsupportedParameter: a refused field asks for something.
+        InvalidInput: the body is not a JSON object in UTF-8, a field has the wrong type, or the server is strict and a
+            field is unknown.
+        UnsupportedParameter: a refused field has a value that is not neutral.
     """
     values = decode_object(body)
     for name, inner in nested.items():
@@ -111,11 +113,13 @@ def decode_request(body: bytes, table: FieldTable, wire_type: type[T], nested: N
 
 
 def convert_fields(values: Mapping[str, Any], table: FieldTable, wire_type: type[T], where: str = "") -> T:
-    """The same for an object inside a body; `where` is its path with a dot behind it, such as `options.`.
+    """Converts a decoded JSON object to a wire type by a table of policies.
+
+    `where` is the path of an object inside the body, with a dot at its end, such as `options.`; empty = the body.
 
     Raises:
-        InvalidInput: a field of the wrong type.
-        UnsupportedParameter: a refused field asks for something.
+        InvalidInput: a field has the wrong type, or the server is strict and a field is unknown.
+        UnsupportedParameter: a refused field has a value that is not neutral.
     """
     try:
         return msgspec.convert(_passing(values, table, where), wire_type)
@@ -124,15 +128,15 @@ def convert_fields(values: Mapping[str, Any], table: FieldTable, wire_type: type
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """A JSON object.
+    """The JSON object in a body, with any byte order mark skipped.
 
     Raises:
-        InvalidInput: the body is something else.
+        InvalidInput: the body is not a JSON object.
     """
     if not body.strip():
         raise InvalidInput("the request body is empty, but must be a JSON object")
     try:
-        value = msgspec.json.decode(body.removeprefix(BOM_UTF8))  # some shells send it
+        value = msgspec.json.decode(body.removeprefix(BOM_UTF8))  # some shells send a byte order mark
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"the request body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -145,7 +149,7 @@ def _passing(values: Mapping[str, Any], table: FieldTable, where: str) -> dict[s
 
 
 def _whole(value: object) -> object:
-    """To JSON 64 and 64.0 are the same number, and some clients have only floats."""
+    """Converts a whole float to an int: in JSON 64 and 64.0 are the same number, and some clients send only floats."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _MAX_EXACT else value
 
 
@@ -167,7 +171,7 @@ def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:
 
 
 def note_ignored(name: str) -> None:
-    """Lists a part of the request that has no effect, by its path, in the header of the reply."""
+    """Adds the path of a part of the request that has no effect to the list in the reply's header."""
     _noted().note(name)
 
 
@@ -182,7 +186,7 @@ def _equal(value: object, harmless: object) -> bool:
 
 
 def _says(value: Mapping[str, object]) -> Mapping[str, object]:
-    """What is asked for by an object: its `type`, which its other members only describe, or else what is given."""
+    """The members of an object that are compared with neutral values: its `type` alone, else all that are not null."""
     given = {name: member for name, member in value.items() if member is not None}
     return {"type": given["type"]} if "type" in given else given
 
@@ -191,7 +195,7 @@ _logged_unknown: set[str] = set()
 
 
 def _note_unknown(name: str, known: Iterable[str], where: str) -> None:
-    """Raises InvalidInput if unknown fields are refused."""
+    """Notes and logs an unknown field; raises InvalidInput if the server is strict."""
     close = get_close_matches(name[:_MAX_NAME].removeprefix(where), known, n=1)
     hint = f"; did you mean `{where}{close[0]}`?" if close else ""
     noted = _noted()
@@ -204,7 +208,7 @@ def _note_unknown(name: str, known: Iterable[str], where: str) -> None:
 
 
 def _wrong_type(error: msgspec.ValidationError, where: str) -> InvalidInput:
-    """msgspec tells the place only in its text: "Expected `int`, got `str` - at `$.messages[0].role`"."""
+    """Moves the path to the front. msgspec has it only in its text: "Expected `int`, got `str` - at `$.a[0].role`"."""
     text, _, path = str(error).partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
     if not path:

@@ -1,4 +1,4 @@
-"""What one HTTP request asks of a model, and the answers to it as they run side by side; it knows no wire format."""
+"""The generation that one HTTP request asks for, with all of its choices. Independent of any wire format."""
 
 from __future__ import annotations
 
@@ -35,57 +35,58 @@ _Stream: TypeAlias = AsyncGenerator[Accepted | Output, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What one HTTP request asks of a model, whatever API it came by. Choices are numbered prompt by prompt."""
+    """The generation that one HTTP request of any API asks for. Choices are numbered prompt by prompt."""
 
     reply_id: str
-    """The id of the whole reply; what its choices are called in the engine begins with it."""
+    """Id of the whole reply; the engine's request ids are this id with the number of the choice."""
     prompts: Sequence[Prompt]
     sampling: SamplingParams
-    """`logprobs`, if it is given, counts for the prompt too where it is echoed."""
+    """Sampling parameters of every choice. `logprobs` also applies to an echoed prompt."""
     n: int = 1
-    """Answers to each prompt."""
+    """Number of answers to each prompt."""
     best_of: int | None = None
-    """Number of answers that are computed; the `n` likeliest are returned. Only `collect` can choose."""
+    """Number of answers computed per prompt, of which the `n` likeliest are returned; None = `n`. Only `collect`, that
+    is, a reply without streaming, can choose."""
     echo: bool = False
-    """Each choice's first output has the prompt's tokens."""
+    """Whether the first output of each choice contains the tokens of the prompt."""
     text_bias: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Added to the logits of every token of these texts."""
+    """Bias per text, added to the logits of every token of the text."""
     priority: int = 0
     client_key: str = ""
     cache_prompt: bool = True
     parse_special: bool = True
-    """The text of a special token in a prompt is that token."""
+    """Whether the text of a special token in a prompt is tokenized as that token."""
     timeout_s: float | None = None
     lines: LineBounds | None = None
-    """Further bounds at which each answer ends, by line."""
+    """Bounds that end each answer at a line; None = none."""
     model: str = ""
-    """The model's name as the client wrote it; an adapter's name may follow."""
+    """Name of the model as the client wrote it; a colon and the name of an adapter may follow."""
     adapters: list[AdapterChoice] | None = None
     """Adapters to apply; None = the request names none, so the server's default adapters apply."""
     outline: Outline | None = None
-    """The parts of an answer and what constrains them; None = plain text."""
+    """The parts of an answer and their grammars; None = unconstrained text."""
     reader: Callable[[], Reader] | None = None
-    """Makes the reader of one answer; None = an answer is content as it is written."""
+    """Makes the parser of one answer; None = all text of an answer is content."""
     reports_progress: bool = False
-    """Outputs say how far the prompts are computed, before the first tokens."""
+    """Whether the engine reports the progress of the prefill before the first tokens."""
     traces: bool = False
-    """Outputs say where their tokens came from."""
+    """Whether outputs trace where their tokens came from (step, speculative decoding, cache)."""
     media: tuple[Media, ...] = ()
-    """Files whose markers are in the prompts."""
+    """Images and recordings whose markers are in the prompts."""
     session: SessionUse | None = None
-    """The conversation that the first of its answers goes on with."""
+    """Session (named conversation) that the first choice of the first prompt continues; None = none."""
     account: Account = field(default_factory=Account)
-    """Account of the request, filled in while it is answered."""
+    """Account of the HTTP request, filled in while it is answered."""
     thoughts: Thoughts = NO_THOUGHTS
-    """The store for reasoning that precedes tool calls."""
+    """Store for the reasoning that precedes tool calls."""
 
     @property
     def num_computed(self) -> int:
-        """Answers that are computed for each prompt."""
+        """Number of answers that are computed for each prompt."""
         return self.best_of or self.n
 
     def submits(self) -> list[Submit]:
-        """One request for the engine per answer: those to the first prompt come first."""
+        """One engine request per computed answer; the answers to the first prompt come first."""
         return [
             self._submit(index, choice) for index in range(len(self.prompts)) for choice in range(self.num_computed)
         ]
@@ -100,7 +101,7 @@ class GenerationRequest:
             cache_prompt=self.cache_prompt,
             timeout_s=self.timeout_s,
             group=f"{self.reply_id}-{index}" if self.num_computed > 1 else "",
-            # The neighbors take it from the first: to score a prompt means to compute all of it again.
+            # `_Echoes` copies the first choice's echo to the others: scoring a prompt means to compute all of it again.
             echo=self.echo and choice == 0,
             parse_special=self.parse_special,
             text_bias=dict(self.text_bias),
@@ -113,7 +114,7 @@ class GenerationRequest:
         )
 
     def _sampling(self, choice: int) -> SamplingParams:
-        """Choice k of one prompt draws with seed + k: without this, all of them would be the same (as in vLLM)."""
+        """Choice k of a prompt samples with seed + k, as in vLLM: with one seed, all choices would be the same text."""
         params = self.sampling
         seed = None if params.seed is None else (params.seed + choice) % 2**64
         needs_logprobs = self.num_computed > self.n and params.logprobs is None
@@ -123,15 +124,16 @@ class GenerationRequest:
 
 
 class Generation:
-    """One or several accepted requests. Leaving it as a context manager frees all that still run.
+    """The running choices of one `GenerationRequest`, all accepted by the engine.
 
-    Iterating gives `(choice index, Output)` as the engine produces them.
+    Iterating yields `(choice index, Output)` as the engine produces outputs. Leaving the context manager cancels the
+    choices that still run.
 
     Args:
-        request: what they are for.
-        streams: what the runtime gave for its `submits`, each past its `Accepted`.
-        watches: one for each stream.
-        tool_calls: counts the tool calls of the answers.
+        request: the request that the choices answer.
+        streams: the runtime's output streams of its `submits`; the first item, `Accepted`, has been read from each.
+        watches: metrics of each stream, in the same order.
+        tool_calls: counter of the tool calls in the answers.
     """
 
     def __init__(
@@ -148,19 +150,19 @@ class Generation:
         self._items = self._single() if len(streams) == 1 else self._merged()
         self._usage: dict[int, Usage] = {}
         self._timings: list[Timing] = []
-        """Timings of the choices that have ended, if their engine reports them."""
+        """Timings of the choices that have ended, where the engine reports them."""
         self._echoes = _Echoes(request.num_computed)
         self.opened_s = time.monotonic()
         self.first_output_s: float | None = None
-        """When the first token of any choice came, on the clock of `time.monotonic`."""
+        """Time of the first output of any choice, in seconds of `time.monotonic`; None = none yet."""
 
     @classmethod
     async def open(cls, served: ServedModel, request: GenerationRequest) -> Generation:
-        """Submits everything and returns when all of it is accepted. If one is refused, all others are ended.
+        """Submits all choices and returns when all are accepted. If one is refused, the others are cancelled.
 
         Raises:
-            StokerError: a request was refused.
-            InvalidInput: they are more than the runtime could ever take at once.
+            StokerError: the engine refused a choice.
+            InvalidInput: there are more choices than can run and wait in the queue at once.
         """
         request = replace(request, adapters=with_named_adapter(request.adapters, request.model, served))
         submits = request.submits()
@@ -192,7 +194,7 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """The tokens of all choices so far. A prompt that several choices share counts once."""
+        """Token counts of all choices so far. A prompt that several choices share counts once."""
         firsts = [usage for index, usage in self._usage.items() if index % self._request.num_computed == 0]
         return Usage(
             prompt_tokens=sum(usage.prompt_tokens for usage in firsts),
@@ -205,9 +207,10 @@ class Generation:
 
     @property
     def timing(self) -> Timing:
-        """How long the slowest of all prompts and of all answers took, to be asked for at the end.
+        """The longest prefill and the longest decode of all choices, with the sums of drafted and accepted tokens.
 
-        What an engine does not say is taken from the clock here, which stands still while others are served.
+        Read it at the end. If an engine reports no timings, the durations are measured here, with the delays that other
+        work on the event loop causes.
         """
         if len(self._timings) == self.num_choices:
             return Timing(
@@ -227,12 +230,12 @@ class Generation:
 
     @property
     def reader(self) -> Callable[[], Reader] | None:
-        """Makes the reader of one choice; see `GenerationRequest.reader`."""
+        """Makes the parser of one choice; see `GenerationRequest.reader`."""
         return self._request.reader
 
     @property
     def sampling(self) -> SamplingParams:
-        """What the request itself sets."""
+        """The sampling parameters that the request itself sets, without the model's defaults."""
         return self._request.sampling
 
     @property
@@ -240,7 +243,7 @@ class Generation:
         return len(self._streams)
 
     async def collect(self) -> list[Output]:
-        """Every choice as one whole output, in their order; the likeliest of each prompt if `best_of` says so."""
+        """One merged output per choice, in order. With `best_of`, only the `n` likeliest choices of each prompt."""
         outputs: dict[int, list[Output]] = {}
         async for index, output in self:
             outputs.setdefault(index, []).append(output)
@@ -257,7 +260,7 @@ class Generation:
         return self._items
 
     async def close(self) -> None:
-        """Frees all that still runs. Calling it twice is allowed."""
+        """Cancels the choices that still run. Calling it twice is allowed."""
         await self._items.aclose()
         for stream, watch in zip(self._streams, self._watches, strict=True):
             await stream.aclose()
@@ -291,7 +294,7 @@ class Generation:
                     if output.finish_reason is None:
                         waiting[asyncio.create_task(_next(self._streams[index]))] = index
                     else:
-                        await self._streams[index].aclose()  # its place may be what another choice waits for
+                        await self._streams[index].aclose()  # another choice may wait for its slot
                     for ready in self._ready(index, output):
                         yield ready
         finally:
@@ -332,17 +335,17 @@ class Generation:
 
 
 class _Echoes:
-    """Gives the echo of a prompt, which the first of its choices brings, to the others: none begins without it."""
+    """Copies the echo of a prompt from its first choice to the others, whose outputs are withheld until it arrives."""
 
     def __init__(self, choices_per_prompt: int) -> None:
         self._choices_per_prompt = choices_per_prompt
         self._prompts: dict[int, list[PromptToken]] = {}
-        """By the prompt's first choice."""
+        """Tokens of each echoed prompt, by the index of the prompt's first choice."""
         self._withheld: dict[int, Output] = {}
         self._begun: set[int] = set()
 
     def push(self, index: int, output: Output) -> list[tuple[int, Output]]:
-        """The outputs that may be passed on now."""
+        """Takes an output and returns the outputs that may be passed on now."""
         first = self._first(index)
         if output.prompt is not None:
             self._prompts[first] = output.prompt
@@ -365,7 +368,7 @@ class _Echoes:
 
 
 def _longest(request: GenerationRequest, card: ModelCard) -> int | None:
-    """How many tokens an answer may have; the context may have room for fewer."""
+    """Maximum number of tokens of an answer, by the request or the model's default; the context may hold fewer."""
     length = card.sampling.max_tokens if request.sampling.max_tokens is None else request.sampling.max_tokens
     return card.context_size if length == NO_LIMIT else length
 

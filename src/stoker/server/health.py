@@ -1,4 +1,4 @@
-"""`GET /health`: can the served models answer now? For people and load balancers; no model is asked anything."""
+"""`GET /health`: whether the served models can answer now, by their last reports; it sends nothing to the engines."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     num_restarts: int
     progress: float | UnsetType = UNSET
-    """How far the weights are on their way into memory, from 0 to 1, while that is known."""
+    """Loaded part of the weights, from 0 to 1; present while the model loads, if it is known."""
     num_running: int | UnsetType = UNSET
     num_waiting: int | UnsetType = UNSET
     kv_used: int | UnsetType = UNSET
     kv_retained: int | UnsetType = UNSET
     kv_capacity: int | UnsetType = UNSET
     prompt_tokens: int | UnsetType = UNSET
-    """Tokens of prompts since the start of the engine, those that were found in its cache included."""
+    """Number of prompt tokens since the start of the engine, including cached ones."""
     cached_tokens: int | UnsetType = UNSET
     node: str | UnsetType = UNSET
-    """Address of the machine of a replica, if that is another one."""
+    """Address of the machine on which a replica runs, if that is another machine."""
     kv_events: str | UnsetType = UNSET
-    """Endpoint at which a replica of a cluster publishes which blocks of KV it holds."""
+    """Endpoint at which a replica of a cluster publishes which blocks of KV cache it holds."""
     replicas: list[ModelHealth] | UnsetType = UNSET
-    """The engines of a model that has several; the id of an engine is its number."""
+    """The engines (replicas) of a model that has several; the id of an engine is its number."""
 
 
 class HealthReply(msgspec.Struct, frozen=True, kw_only=True):
-    """`status` is `ok`, or the state of the first model that is not ready."""
+    """The reply of `GET /health`. `status` is `ok`, or the state of the first model that is not ready."""
 
     status: str
     models: list[ModelHealth]
@@ -57,7 +57,7 @@ class HealthReply(msgspec.Struct, frozen=True, kw_only=True):
     reply=HealthReply,
 )
 async def health(call: Call[None]) -> Response:
-    """200 if all loaded models are ready, else 503. Models that are loaded when they are asked for do not count."""
+    """200 if all loaded models are ready, else 503. Models that are loaded only on demand do not count."""
     healths = [(served, served.runtime.health()) for served in call.registry.models]
     models = [_model_health(served.model_id, health) for served, health in healths]
     if call.registry.is_starting:

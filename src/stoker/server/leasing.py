@@ -1,4 +1,4 @@
-"""Keeps a model loaded for as long as an HTTP request is being answered, and not a moment longer."""
+"""Leases of models: a model stays loaded as long as an HTTP request that uses it is being answered."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from stoker.server.request.adapters import check_named
 from stoker.server.transport.connection import while_connected
 
 _LEASES = "leases"
-"""In a scope's state."""
+"""Key in a scope's state: the list of leases that the request holds."""
 
 
 async def leased(
     request: Request, registry: Registry, model: str | None, keep_alive_s: float | None = None
 ) -> ServedModel:
-    """The model that answers, loaded first if need be. It stays until the whole response has been sent.
+    """The model that answers, loaded first if necessary. It stays loaded until the whole response has been sent.
 
     Args:
-        request: its body must have been read.
+        request: the HTTP request, whose body must have been read.
         registry: the models.
-        model: as the request names it; None or empty = it names none.
-        keep_alive_s: how long it stays afterwards; None = as before. Counts only from an administrator.
+        model: name of the model in the request; None or empty = the request names none.
+        keep_alive_s: time for which the model stays loaded afterwards, in seconds; None = unchanged. Ignored unless the
+            client may administer the server.
 
     Raises:
-        Cancelled: the client left meanwhile.
+        Cancelled: the client disconnected while the model was loading.
         ModelNotFound: see `check_named`.
         StokerError: see `Registry.lease`.
     """
@@ -42,17 +43,17 @@ async def leased(
 
 
 def shared_lease(request: Request) -> Lease:
-    """Another lease of the model that answers this request, for work that outlives the response."""
+    """A second lease of the model that answers this request, for work that outlives the response."""
     leases: list[Lease] = request.scope["state"][_LEASES]
     return leases[-1].share()
 
 
 def loaded(registry: Registry, model: str | None) -> ServedModel:
-    """The model that a look at it means: nothing is loaded for that.
+    """The model of this name, for requests that only inspect it: they do not cause it to be loaded.
 
     Raises:
-        ModelNotFound: there is none of that name.
-        ModelNotLoaded: it is not loaded.
+        ModelNotFound: no model has that name.
+        ModelNotLoaded: the model is not loaded.
     """
     status = registry.resolve(model)
     if status.served is None:
@@ -61,7 +62,7 @@ def loaded(registry: Registry, model: str | None) -> ServedModel:
 
 
 class LeaseBorder:
-    """Wraps the application: the leases of an answer are given back when it has ended, in any way."""
+    """ASGI layer around the application that closes the leases of a request when its response ends or fails."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -28,17 +28,17 @@ _ERRORS: Mapping[int, str] = {
     504: "The request's deadline passed.",
     529: "The model cannot answer now.",
 }
-"""Statuses beside 200 that an endpoint may answer with."""
+"""Statuses besides 200 that an endpoint may answer with, and their descriptions."""
 
 _REF = "#/components/schemas/{name}"
 
 
 def openapi_document(endpoints: Sequence[Endpoint], version: str) -> Schema:
-    """The document.
+    """The OpenAPI document.
 
     Args:
-        endpoints: all that is served.
-        version: of this package.
+        endpoints: all endpoints of the server.
+        version: version of this package.
     """
     types = list(dict.fromkeys(kind for endpoint in endpoints for kind in _types(endpoint)))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -67,7 +67,7 @@ def _types(endpoint: Endpoint) -> Iterable[Any]:
 
 
 def _each(kinds: Any) -> tuple[Any, ...]:
-    """One type, several, or none."""
+    """The types of a field of `Endpoint`, which has one type, a tuple of types, or None."""
     if kinds is None:
         return ()
     return cast("tuple[Any, ...]", kinds) if isinstance(kinds, tuple) else (kinds,)
@@ -97,7 +97,7 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[Any, Schema]) -> 
 
 
 def _description(endpoint: Endpoint) -> str:
-    """Descriptions of the fields that are not in the wire type."""
+    """Describes the fields that are refused or ignored, because the schema of the wire type does not have them."""
     lines = [
         f"- `{name}` is {type(policy).__name__.lower()}: {policy.reason}"
         for name, policy in sorted(endpoint.fields.items())

@@ -1,4 +1,4 @@
-"""The page of the server: `GET /` and the files under `/ui/`. They are public code, and say nothing of a model."""
+"""Serves the web page: `GET /` and the files under `/ui/`. They are public code, and reveal nothing about a model."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ POLICY = "; ".join(
         "trusted-types stoker dompurify",
     )
 )
-"""The Content-Security-Policy of the page: it loads nothing from elsewhere, and no text of a model becomes a script."""
+"""Content-Security-Policy of the page: it loads nothing from other servers, and no text of a model becomes a script."""
 
 ROOT = Path(__file__).resolve().parents[1] / "ui"
 _INDEX = "index.html"
 _SERVICE_WORKER = "sw.js"
 _NAME = re.compile(r"\w+(?:[./]\w+)*", re.ASCII)
-"""A path below the folder. It has no two separators in a row, so none leads out of the folder."""
+"""Valid path of a file below the folder. It has no two separators in a row, so no path leads out of the folder."""
 _MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -47,7 +47,7 @@ _MEDIA_TYPES = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
 }
-"""By suffix; every other file is plain text."""
+"""Media types by the suffix of a file; every other file is plain text."""
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": POLICY,
@@ -60,7 +60,7 @@ _MIN_GZIP_BYTES = 1024
 
 @router.endpoint("GET", "/", "The web page for browsers; other clients get a line of text.", error=None)
 async def root(call: Call[None]) -> Response:
-    """The page if `Accept` names HTML, else the text by which Ollama's clients know a server."""
+    """The page if `Accept` names HTML, else the text by which Ollama's clients recognize a server."""
     if call.config.ui and "text/html" in call.request.headers.get("accept", ""):
         response = await call.off_loop(_file, _INDEX, call.request)
         response.headers["Vary"] = "Accept, Accept-Encoding"
@@ -70,7 +70,7 @@ async def root(call: Call[None]) -> Response:
 
 @router.endpoint("GET", f"{UI_FOLDER}{{name:path}}", "A file of the page.", error=None)
 async def file(call: Call[None]) -> Response:
-    """404 for all that is no file of the page, and for every file if the server runs with `--no-ui`."""
+    """A file of the page; 404 if there is none, or if the server runs with `--no-ui`."""
     if not call.config.ui:
         raise HTTPException(404)
     return await call.off_loop(_file, call.path_parameter("name"), call.request)
@@ -95,11 +95,12 @@ def _file(name: str, request: Request) -> Response:
 
 @lru_cache(maxsize=256)
 def _content(path: Path, time_ns: int, size: int) -> tuple[bytes, bytes, str]:
-    """A file, the same compressed, and what tells it from other versions.
+    """The content of a file, the content compressed with gzip, and its ETag.
 
     Args:
-        path: of the file.
-        time_ns, size: of its last change. Another one is another version, as after an edit in an editable installation.
+        path: path of the file.
+        time_ns, size: time of the last change, and size. They are keys of the cache, so that an edited file, as in an
+            editable installation, is read again.
     """
     content = path.read_bytes()
     return content, gzip.compress(content, mtime=0), f'W/"{sha256(content).hexdigest()[:32]}"'

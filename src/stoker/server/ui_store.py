@@ -1,7 +1,7 @@
-"""Conversations of the page, kept in a folder of the server: `/ui-store/chats`. Each API key has its own.
+"""Stores the web page's conversations in a folder of the server: `/ui-store/chats`. Each API key has its own.
 
-FOLDER/<owner>/<id>.json   a conversation as the page wrote it; its time of change is in its first field
-FOLDER/<owner>/<id>.gone   it was deleted, so that other browsers delete it too
+FOLDER/<owner>/<id>.json   a conversation as the page wrote it; the file's time of change is its `updated`
+FOLDER/<owner>/<id>.gone   marks a deleted conversation, so that other browsers delete it too
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ _MAX_TIME = 2**53
 
 
 class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation. The server reads these two fields; all others are the page's own."""
+    """The fields of a conversation that the server reads; only the page reads the others."""
 
     id: str
     updated: float
-    """Unix time in milliseconds. The newest version counts."""
+    """Time of the last change, as Unix time in milliseconds. Only the newest version is stored."""
 
 
 class ChatHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the list says of a conversation."""
+    """A conversation in the list."""
 
     id: str
     updated: float
     gone: bool = False
-    """It was deleted."""
+    """Whether the conversation was deleted."""
 
 
 class ChatList(msgspec.Struct, frozen=True):
     kept: bool
-    """The server keeps conversations: it was started with `--ui-store`."""
+    """Whether the server stores conversations, that is, was started with `--ui-store`."""
     chats: list[ChatHead]
 
 
 class ChatFolder:
-    """The conversations of one owner. Its methods read and write files; several processes may do so at the same time.
+    """The stored conversations of one owner. The methods access files; several processes may do so at the same time.
 
     Args:
         root: the folder of all owners.
-        owner: whose they are.
+        owner: owner of the conversations.
     """
 
     def __init__(self, root: Path, owner: str) -> None:
         self._folder = root / sha256(b"stoker chats\0" + owner.encode()).hexdigest()[:32]
 
     def heads(self) -> list[ChatHead]:
-        """Every conversation, and those that were deleted."""
+        """All conversations, including the marks of deleted ones."""
         return list(self._heads())
 
     def read(self, chat_id: str) -> bytes | None:
@@ -75,7 +75,7 @@ class ChatFolder:
             return None
 
     def write(self, head: ChatBody, content: bytes) -> bool:
-        """Keeps a conversation. False: a newer version, or a newer deletion, is there already."""
+        """Stores a conversation. False: not stored, because a newer version or deletion is stored already."""
         if self._newest(head.id) > round(head.updated):
             return False
         self._put(head.id, "json", head.updated, content)
@@ -83,7 +83,7 @@ class ChatFolder:
         return True
 
     def delete(self, chat_id: str, time_ms: float) -> None:
-        """Deletes a conversation, and notes that."""
+        """Deletes a conversation, and leaves a mark of the deletion."""
         self._put(chat_id, "gone", time_ms, b"")
         self._path(chat_id, "json").unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ class ChatFolder:
 
 
 def _time_ms(path: Path) -> float:
-    """When a conversation was changed, in milliseconds; 0 = there is no such file."""
+    """Time of change of a file, as Unix time in milliseconds; 0 = there is no such file."""
     try:
         return round(path.stat().st_mtime_ns / 1e6)
     except OSError:
@@ -113,7 +113,7 @@ def _time_ms(path: Path) -> float:
 
 @router.endpoint("GET", "/ui-store/chats", "Lists the conversations that the page has stored here.", reply=ChatList)
 async def list_chats(call: Call[None]) -> Response:
-    """Without `--ui-store` too: the page asks for it, and a browser would report an error as a fault."""
+    """The list; it is empty without `--ui-store`, because the page always requests it and browsers log each error."""
     if not call.config.ui_store:
         return json_response(ChatList(kept=False, chats=[]))
     return json_response(ChatList(kept=True, chats=await call.off_loop(_folder(call).heads)))
@@ -134,7 +134,7 @@ async def read_chat(call: Call[None]) -> Response:
     reply=ChatHead,
 )
 async def write_chat(call: Call[None]) -> Response:
-    """The body is a conversation as the page has it: the server reads only its head, and keeps the rest as it is."""
+    """Stores a conversation as the page sent it; the server reads only its `ChatBody`. 409 if a newer one is stored."""
     body = await read_body(call.request, call.config)
     head = _head(body)
     if head.id != _id(call):
@@ -151,7 +151,7 @@ async def delete_chat(call: Call[None]) -> Response:
 
 
 def _folder(call: Call[Any]) -> ChatFolder:
-    """404 without `--ui-store`: the page keeps its conversations in the browser then."""
+    """The folder of the client; 404 without `--ui-store`, when the page keeps its conversations in the browser."""
     if not call.config.ui_store:
         raise HTTPException(404)
     return ChatFolder(Path(call.config.ui_store).expanduser(), owner_of(call.request.scope))

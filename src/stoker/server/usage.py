@@ -1,4 +1,4 @@
-"""The cost of an answer, as several APIs report it: llama-server's block of timings, and a bare count of tokens."""
+"""Reports of an answer's cost that several APIs share: llama-server's timings, token counts, traces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.server.generation import Generation
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """llama-server's block, by the server's clock: waiting in the queue counts as prompt time."""
+    """llama-server's `timings`, measured by the server: time in the queue counts as prompt time."""
 
     cache_n: int
     prompt_n: int
@@ -22,24 +22,24 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float | None
-    """Generated tokens per second; None for fewer than two tokens, which have no time between them."""
+    """Generated tokens per second; null for fewer than two tokens, which have no time between them."""
     draft_n: int | UnsetType = UNSET
-    """Drafted tokens; this field and `draft_n_accepted` are there if any tokens were drafted."""
+    """Number of drafted tokens (speculative decoding); this field and `draft_n_accepted` are present if it is not 0."""
     draft_n_accepted: int | UnsetType = UNSET
 
 
 class PromptProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a prompt is computed, as llama-server says it. Counts are in tokens."""
+    """Progress of the prefill, as in llama-server. Counts are in tokens."""
 
     total: int
     cache: int
     processed: int
-    """Tokens that are done, including cached ones."""
+    """Number of processed tokens, including cached ones."""
     time_ms: float
 
 
 class CachedFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """Cached prompt tokens by where they were found."""
+    """Numbers of cached prompt tokens, by the tier of the cache."""
 
     pool: int
     memory: int
@@ -47,31 +47,31 @@ class CachedFrom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the tokens of one chunk came from. The fields after the first three are on the last chunk of a choice."""
+    """Where the tokens of one chunk came from. Only the last chunk of a choice has the fields after the first three."""
 
     ids: list[int]
-    """The tokens, also those that add no text."""
+    """Token ids of the chunk, including tokens that add no text."""
     steps: list[int]
-    """The step of the engine that made each of them, as `/engine/events` numbers it."""
+    """For each token, the id of the engine's step that produced it, as in `/engine/events`."""
     drafted: list[bool]
-    """Whether the token was guessed before it was computed."""
+    """For each token, whether it was a draft (speculative decoding) before it was computed."""
     slot: int | UnsetType = UNSET
     queue_ms: float | UnsetType = UNSET
-    """How long the request waited for its first step."""
+    """Time that the request waited for its first step, in milliseconds."""
     cached: CachedFrom | UnsetType = UNSET
     preempted: int | UnsetType = UNSET
-    """How often the request lost its place to another one."""
+    """How often the request was preempted by another one."""
 
 
 class InputTokens(msgspec.Struct, frozen=True):
-    """The reply of the endpoints that only count."""
+    """The reply of the endpoints that only count tokens."""
 
     input_tokens: int
     object: str = "response.input_tokens"
 
 
 def timings(generation: Generation) -> Timings:
-    """llama-server's block. Its `prompt_n` are the prompt tokens that were not cached."""
+    """llama-server's `timings` of a generation. `prompt_n` counts the prompt tokens that were not cached."""
     usage, timing = generation.usage, generation.timing
     prompt_n = usage.prompt_tokens - usage.cached_tokens
     prompt_ms, predicted_ms = 1e3 * timing.prefill_s, 1e3 * timing.decode_s
@@ -93,7 +93,7 @@ def timings(generation: Generation) -> Timings:
 
 
 def prompt_progress(progress: Progress) -> PromptProgress:
-    """llama-server's block."""
+    """llama-server's `prompt_progress` from the engine's report."""
     return PromptProgress(
         total=progress.num_prompt,
         cache=progress.num_cached,
@@ -103,7 +103,7 @@ def prompt_progress(progress: Progress) -> PromptProgress:
 
 
 def trace_reply(output: Output) -> TraceReply | None:
-    """None if the request is not traced."""
+    """The trace of an output; None if the request is not traced."""
     trace = output.trace
     if trace is None:
         return None

@@ -1,4 +1,4 @@
-"""Small files that are replaced in one step: a reader, or the next start, finds the old content or the new one."""
+"""Replaces small files atomically: a reader finds the old or the new content, also after a crash of the process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, *, time_ns: int | None = None) -> None:
-    """Replaces a file; its folder is there.
+    """Replaces a file atomically, or creates it. Its folder must exist.
 
     Args:
-        path: of the file.
-        content: all of it.
-        time_ns: its time of change, in nanoseconds; None = now.
+        path: path of the file.
+        content: the whole content.
+        time_ns: time of change of the file, as Unix time in nanoseconds; None = now.
 
     Raises:
-        OSError: the file cannot be written, and is as it was.
+        OSError: the file cannot be written; its old content is unchanged.
     """
     new = path.with_suffix(f".{os.getpid()}.new")
     try:

@@ -1,8 +1,8 @@
-"""Which requests are let in: API keys, and web pages that must not reach a server on the user's own machine.
+"""Access control of the HTTP server: API keys, and protection of a local server from foreign web pages.
 
-A browser runs foreign pages inside every firewall. They can send requests to a loopback address, if not read
-the answers (hence the look at `Origin`), or be served under a name that suddenly means 127.0.0.1 (hence the look at
-`Host`; the attack is called DNS rebinding). Programs send neither, or harmless ones.
+A browser runs foreign pages inside every firewall. Such a page can send requests to a loopback address, even if it
+cannot read the answers, so `Origin` is checked. It can also be served under a name that later resolves to 127.0.0.1
+(DNS rebinding), so `Host` is checked. Programs other than browsers send no `Origin`, and a harmless `Host`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from stoker.server.errors import error_response
 from stoker.server.observe.account import account_of
 
 CROWDED = "is_crowded"
-"""In a scope's state: the connection is one too many. Set by the protocol."""
+"""Key in a scope's state: the connection is beyond `max_connections`. Set by the protocol."""
 
 HEALTH_PATHS = ("/health", "/v1/health")
-"""Paths that need no key: load balancers have none."""
+"""Paths that need no API key, because load balancers have none."""
 
 UI_FOLDER = "/ui/"
-"""Files of the page. They and `/` need no key: they are public code, and the page asks for the key itself."""
+"""Path of the web page's files. They and `/` need no API key: they are public code, and the page asks for the key."""
 
 _OWNER = "owner"
 _MAY_ADMINISTER = "may_administer"
@@ -38,17 +38,19 @@ _NO_KEY = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key:
 _WRONG_KEY = "the API key is wrong"
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
-"""Headers in which a proxy names the client that it forwards for."""
+"""Headers in which a reverse proxy names the client whose request it forwards."""
 _CROWD_RETRY_S = 1.0
 
 
 class AccessControl:
-    """Passes on what may be answered. Health may always be asked for, and the page needs no key.
+    """ASGI layer that refuses requests by connection limit, host, origin and API key.
+
+    Requests for health are never refused, and requests for the web page need no API key.
 
     Args:
-        app: what it stands in front of.
-        config: keys, origins and hosts.
-        keys: those of the same config.
+        app: the application that gets the accepted requests.
+        config: says which origins and hosts are allowed.
+        keys: the API keys of the same configuration.
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig, keys: ApiKeys) -> None:
@@ -100,7 +102,10 @@ class AccessControl:
         return host_name(origin.partition("://")[2]) == host
 
     def _unknown(self, scope: Scope, headers: Headers) -> StokerError | None:
-        """No key, or a wrong one. The key's name goes into the request's account, the rest into the scope's state."""
+        """The error for a missing or wrong API key; None if the client is known.
+
+        The key's name goes into the request's account, the owner and the right to administer into the scope's state.
+        """
         key = self._keys.match(headers)
         if key is None and self._keys.has_clients:
             return AuthenticationFailed(_WRONG_KEY if sent_keys(headers) else _NO_KEY)
@@ -113,30 +118,30 @@ class AccessControl:
 
 
 def owner_of(scope: Scope) -> str:
-    """The owner of what the server keeps for this client; all clients without a key are one owner."""
+    """The owner of everything that the server stores for this client; all clients without an API key are one owner."""
     return scope["state"][_OWNER]
 
 
 def may_administer(scope: Scope) -> bool:
-    """The client sent the admin key; if the server has none, the client is a program on this machine."""
+    """Whether the client sent the admin key or, if the server has none, is a program on this machine."""
     return bool(scope["state"].get(_MAY_ADMINISTER))
 
 
 def grant(scope: Scope, owner: str) -> None:
-    """Lets a request pass that did not go through `AccessControl`: it may do what clients may, as this owner.
+    """Gives the rights of a client, without administration, to a request that bypasses `AccessControl`.
 
     Args:
-        scope: of the request, with a state.
-        owner: owns what is kept for the request.
+        scope: scope of the request, with a state.
+        owner: owner of everything that the server stores for the request.
     """
     scope["state"].update({_OWNER: owner, _MAY_ADMINISTER: False, _HAS_ADMIN_KEY: True})
 
 
 def check_admin(scope: Scope) -> None:
-    """To be called before an endpoint that changes what the server holds.
+    """Checks that the client may administer the server. Called before endpoints that change the server's state.
 
     Raises:
-        PermissionDenied: there is an admin key, and the client has sent another one or none; or there is none, and the
+        PermissionDenied: the server has an admin key, and the client did not send it; or the server has none, and the
             client is on another machine.
     """
     if may_administer(scope):
@@ -147,18 +152,18 @@ def check_admin(scope: Scope) -> None:
 
 
 def is_from_here(scope: Scope, headers: Headers) -> bool:
-    """The client is a program on this machine, and no proxy. A client on a local socket has no address."""
+    """Whether the client is a program on this machine and not a proxy. A client on a Unix socket has no address."""
     client = scope.get("client")
     return (not client or is_local(client[0])) and not any(name in headers for name in _FORWARDED)
 
 
 def is_strangers_page(origin: str) -> bool:
-    """The page with this origin may come from anywhere. Applications have origins of their own, which no page can have.
+    """Whether a page with this origin may come from the Internet. Desktop applications have origins no page can have.
 
     >>> is_strangers_page("http://localhost:3000"), is_strangers_page("http://8.8.8.8"), is_strangers_page("app://x")
     (False, True, False)
 
-    A page hides behind the origin "null" by putting what it does into a sandboxed frame.
+    "null" counts as foreign, because a page can get that origin by sending requests from a sandboxed frame.
     """
     if not origin.startswith(("http://", "https://")):
         return origin == "null"
@@ -182,13 +187,14 @@ def host_name(authority: str) -> str:
 
 
 class CrossOrigin(CORSMiddleware):
-    """Answers preflights, which carry no key, and lets the pages read even errors.
+    """CORS layer outside of `AccessControl`, so that preflights need no API key and pages can read errors.
 
-    A page of this machine sends a preflight before any JSON: without an answer to it, it could not use the server. Of a
-    server that listens only there, other machines' pages may read nothing: one of them may be a hostile hotspot's.
+    A browser sends a preflight before a page's JSON request, and blocks the request if the preflight is not answered.
+    If the server listens only on this machine, pages from other machines of the local network may read nothing, because
+    one of them may be a hostile hotspot's.
 
     Args:
-        app: what it stands in front of.
+        app: the wrapped application.
         config: `host`, `cors_origins` and `cors_credentials` are used.
     """
 
@@ -199,7 +205,7 @@ class CrossOrigin(CORSMiddleware):
             allow_origins=listed(config.cors_origins),
             allow_methods=["GET", "POST", "DELETE", "HEAD"],
             allow_headers=["*"],
-            allow_private_network=True,  # who may ask a server of this machine at all, may ask it from the Internet
+            allow_private_network=True,  # allowed origins may send requests from the Internet to a private address
             allow_credentials=config.cors_credentials,
             expose_headers=["x-request-id", "request-id", "retry-after", "x-should-retry"],
         )
@@ -209,12 +215,12 @@ class CrossOrigin(CORSMiddleware):
 
 
 def is_own_page(origin: str) -> bool:
-    """The page is of this machine, or of an application."""
+    """Whether the page comes from this machine or belongs to a desktop application."""
     name = host_name(origin.partition("://")[2])
     is_here = is_local(name) or name.endswith(".localhost")
     return is_here if origin.startswith(("http://", "https://")) else is_known_page(origin)
 
 
 def is_known_page(origin: str) -> bool:
-    """The page is of this machine's network, or of an application."""
+    """Whether the page comes from this machine's network or belongs to a desktop application."""
     return not is_strangers_page(origin)

@@ -1,4 +1,4 @@
-"""Which names of hosts mean this machine, or at least none that a stranger chose."""
+"""Classifies host names: those of this machine, and those that an attacker cannot choose through DNS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 
 
 def is_local(host: str) -> bool:
-    """Only programs on this machine reach a server that listens there."""
+    """Whether a server that listens on this host can be reached only by programs on the same machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -16,7 +16,7 @@ def is_local(host: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """An attacker cannot point this name at another machine: it is an address, or a name that DNS does not resolve."""
+    """Whether no attacker can redirect this name: it is an IP address, or a name that public DNS does not resolve."""
     if "." not in host or host.endswith(_LOCAL_SUFFIXES):
         return True
     try:

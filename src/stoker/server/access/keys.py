@@ -1,4 +1,4 @@
-"""API keys: where they come from, what they are called, and whether a client has sent one. It refuses no request."""
+"""API keys: reads and names them, and finds the key that a client sends. `access.control` refuses requests."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ logger = logging.getLogger(__name__)
 _BEARER = "bearer "
 _MAX_FILE_BYTES = 2**20
 _LOOK_EVERY_S = 1.0
-"""Time between two checks whether the file has changed."""
+"""Minimum time between two checks whether the key file has changed."""
 _READ_ONCE = (0, 0, 0)
-"""The state of a file that is not regular, such as a pipe: opened again, it is empty or has no writer."""
+"""Stands for the state of a file that can be read only once, such as a pipe, which is not opened again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One key. Only its digest is kept: all comparisons take the same time, and no traceback shows the key."""
+    """One API key. Only its digest is kept, so comparisons take constant time and no traceback shows the key."""
 
     name: str
-    """Name for metrics, logs and fairness; several keys may share one."""
+    """Name of the key for metrics, logs and fairness; several keys may share one."""
     digest: bytes = field(repr=False)
     owner: str = field(repr=False)
-    """The owner of what is kept for the key's clients: all keys with the same given name share one. A number is
-    another key's when the file has changed, so the owner of a key without a name is its digest."""
+    """Owner of everything that the server stores for the key's clients; all keys with the same given name share one.
+    The owner of a key without a name is its digest, because its number changes with the lines of the file."""
     is_admin: bool = False
 
 
 class ApiKeys:
-    """All keys of a server. The file is read again when it has changed; a bad one leaves the keys as they were.
+    """All API keys of a server. A key file is read again when it changes; an invalid one leaves the keys unchanged.
 
-    A file that is not regular is read once, so make one `ApiKeys` for each server.
+    A file that is not regular, such as a pipe, is read only once, so create one `ApiKeys` per server.
 
     Args:
         config: `api_key`, `api_key_file` and `admin_key` are used.
-        clock: seconds; only differences count.
+        clock: returns a time in seconds; only differences are used.
 
     Raises:
-        ConfigError: the file cannot be read, or has no key in it.
+        ConfigError: the file cannot be read, or contains no key.
     """
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,12 +63,15 @@ class ApiKeys:
         self._looked_s = clock()
         self._filed = self._read_file() if self._path else []
         self.has_clients = bool(self._listed or self._filed)
-        """Every request needs a key."""
+        """Whether clients must send an API key."""
         self.has_admin = bool(config.admin_key)
-        """A request that changes the server needs the admin key."""
+        """Whether requests that change the server's state need the admin key."""
 
     def match(self, headers: Headers) -> ApiKey | None:
-        """The key that a request brings, if it is one of these; what it brings is compared with all of them."""
+        """The key that a request sends, the admin key first; None if it sends no known key.
+
+        Every sent text is compared with every key, so the time does not tell which one matched.
+        """
         self._look_again()
         keys = (*self._listed, *self._filed, *self._admin)
         digests = [_digest(text) for sent in sent_keys(headers) for text in _readings(sent)]
@@ -96,7 +99,10 @@ class ApiKeys:
 
 
 def sent_keys(headers: Headers) -> list[str]:
-    """What a request brings as keys. Clients of two APIs in one program may bring two, of which one is ours."""
+    """The texts that a request sends as keys: in `Authorization: Bearer` and in `x-api-key`.
+
+    A program with clients of two APIs may send both headers, of which one is for this server.
+    """
     authorization = headers.get("authorization", "")
     is_bearer = authorization[: len(_BEARER)].lower() == _BEARER
     both = (authorization[len(_BEARER) :] if is_bearer else "", headers.get("x-api-key", ""))
@@ -104,7 +110,7 @@ def sent_keys(headers: Headers) -> list[str]:
 
 
 def _state(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced; None if there is none."""
+    """Inode, time of change and size, which differ after a file was written or replaced; None if there is no file."""
     try:
         status = Path(path).expanduser().stat()
     except (OSError, ValueError):
@@ -113,7 +119,7 @@ def _state(path: str) -> tuple[int, int, int] | None:
 
 
 def _readings(sent: str) -> list[str]:
-    """Headers are bytes, which Starlette reads as latin-1; many clients mean UTF-8 by them."""
+    """A header's text as Starlette decodes it (Latin-1), and as UTF-8, which many clients send."""
     try:
         return list(dict.fromkeys((sent, sent.encode("latin-1").decode())))
     except UnicodeError:

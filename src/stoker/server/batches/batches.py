@@ -1,4 +1,4 @@
-"""The batches of clients: accepted, computed after all interactive requests, and finished after a restart."""
+"""OpenAI's batches: accepts them, computes them after all interactive requests, and resumes them after a restart."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from stoker.server.observe.account import account_of
 logger = logging.getLogger(__name__)
 
 PRIORITY = -1_000_000
-"""Priority of all batch requests: interactive requests come first, and take their places."""
+"""Priority of all batch requests: interactive requests run first, and preempt them."""
 MAX_UNFINISHED = 100
-"""Batches of one owner."""
+"""Maximum number of unfinished batches of one owner."""
 MAX_KEPT = 1000
-"""Batches of one owner, finished ones included; the oldest of these leave first."""
+"""Maximum number of stored batches of one owner, finished ones included; the oldest finished ones are removed first."""
 MAX_LINES = 50_000
 _MAX_RUNNING = 4
-"""Batches that are computed side by side, each of another owner."""
+"""Maximum number of batches that are computed at the same time, each of another owner."""
 WINDOW_S = 86_400
 _RETRY_S = 1.0
 
 
 class Batches:
-    """Belongs to one event loop. `start` must be called before anything is computed, and `close` at the end.
+    """All batches of one server. Belongs to one event loop. Call `start` to compute them, and `close` at the end.
 
     Args:
-        files: where everything lies; closed by `close`.
-        concurrency: requests that run at the same time, of all batches together.
-        clock: Unix seconds.
+        files: stores the files and the records of batches; closed by `close`.
+        concurrency: number of requests of all batches together that run at the same time.
+        clock: returns Unix time in seconds.
     """
 
     def __init__(self, files: FileStore, concurrency: int = 8, clock: Callable[[], float] = time.time) -> None:
@@ -54,20 +54,20 @@ class Batches:
         self._gate = asyncio.Semaphore(concurrency)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._counts: dict[str, tuple[int, int]] = {}
-        """For each running batch: the number of answered requests, and how many of these failed."""
+        """Number of answered requests of each running batch, and how many of them failed."""
         self._app: ASGIApp | None = None
         self._is_closed = False
 
     def serve_with(self, app: ASGIApp) -> None:
-        """Requests are answered by this application, which asks for no key."""
+        """Sets the application that answers the requests; it does not check API keys."""
         self._app = app
 
     def start(self) -> None:
-        """Goes on with what an earlier process left."""
+        """Starts to compute batches, including those that an earlier process left unfinished."""
         self._start_next()
 
     async def close(self) -> None:
-        """Ends what is computed. The next process goes on with it. Calling it twice is allowed."""
+        """Stops the running batches, which the next process resumes. Calling it twice is allowed."""
         self._is_closed = True
         for task in self._running.values():
             task.cancel()
@@ -123,7 +123,7 @@ class Batches:
         return [self._counted(batch) for batch in self._shelf.of(owner)]
 
     def reads(self, owner: str, file_id: str) -> BatchRecord | None:
-        """The unfinished batch that needs a file."""
+        """The unfinished batch that has this file as its input; None if there is none."""
         own = (batch for batch in self._shelf.of(owner) if not batch.is_finished)
         return next((batch for batch in own if batch.input_file_id == file_id), None)
 
@@ -158,7 +158,7 @@ class Batches:
         return found
 
     def _start_next(self) -> None:
-        """Starts what waits, the oldest first, one batch of each owner at a time."""
+        """Starts waiting batches, the oldest first, at most one of each owner at a time."""
         busy = {batch.owner for batch in self._shelf.of() if batch.id in self._running}
         for batch in reversed(self._shelf.of()):
             may_start = not self._is_closed and self._app is not None and len(self._running) < _MAX_RUNNING
@@ -173,7 +173,7 @@ class Batches:
         self._counts.pop(batch_id, None)
         if not task.cancelled() and (fault := task.exception()) is not None:
             logger.error("the batch %s could not be kept: %s", batch_id, type(fault).__name__)
-            return  # as the disk is, trying again at once would end in the same way
+            return  # the disk fails, so an immediate retry would fail too
         self._start_next()
 
     async def _run(self, batch: BatchRecord) -> None:
@@ -231,12 +231,12 @@ class Batches:
         return batch
 
     async def _finish(self, batch: BatchRecord, end: BatchStatus, faults: tuple[BatchFault, ...]) -> None:
-        """Makes files of the answers: those that are as they should be, and the others. It may be repeated."""
+        """Writes the output file with the answers and the error file with failed requests. Safe to repeat."""
         path = self.files.answers_path(batch)
         output_id, num_completed = await self._answers(batch, path, "output", is_failed=False)
         error_id, num_failed = await self._answers(batch, path, "error", is_failed=True)
         if end == "completed" and num_completed + num_failed < batch.num_requests:
-            end = "expired"  # it was being finished when an earlier process ended
+            end = "expired"  # an earlier process ended while it finished the batch
         await self._enter(
             batch,
             end,
@@ -270,7 +270,7 @@ def _fault(error: StokerError | OSError) -> BatchFault:
 
 
 class _Identified:
-    """Requests of a batch: they come from its owner, may not change the server, and are served after all others."""
+    """ASGI layer that marks the requests of one batch for `BatchBorder`."""
 
     def __init__(self, app: ASGIApp, batch: BatchRecord) -> None:
         self._app = app
@@ -282,11 +282,14 @@ class _Identified:
 
 
 BATCH = "batch"
-"""In a scope's state: the `BatchRecord` that a request is part of."""
+"""Key in a scope's state: the `BatchRecord` that the request belongs to."""
 
 
 class BatchBorder:
-    """Stands where `AccessControl` stands for requests from outside. Within the layer that makes accounts."""
+    """ASGI layer that replaces `AccessControl` for requests of batches, inside of `RequestBorder`.
+
+    The requests get the owner and key name of their batch and the lowest priority, and may not administer the server.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -300,12 +303,12 @@ class BatchBorder:
 
 
 def _select(path: Path, target: Path, *, is_failed: bool) -> int:
-    """Copies the lines of one kind; returns how many."""
+    """Copies the lines of failed, or else of successful, requests to another file, and returns their number."""
     count = 0
     with contextlib.suppress(FileNotFoundError), path.open("rb") as lines, target.open("wb") as chosen:
         for line in lines:
             if not line.endswith(b"\n"):
-                break  # a kill cut it short
+                break  # the process was killed while it wrote this line
             if (msgspec.json.decode(line, type=Result).response.status_code >= 400) == is_failed:
                 chosen.write(line)
                 count += 1

@@ -1,4 +1,4 @@
-"""The files of clients: on disk, each for its owner alone, and bounded for each owner.
+"""The store for files of clients, on disk. Each file is visible to its owner only, and each owner's total is bounded.
 
 ```
 <folder>/.lock               held by the server that uses the folder
@@ -28,13 +28,13 @@ from stoker.errors import ConfigError, FileNotStored, InvalidInput, ResourceExha
 from stoker.server.batches.records import BatchRecord, FileRecord, Shelf
 
 MAX_FILES = 10_000
-"""Maximum number of files of one owner."""
+"""Maximum number of files per owner."""
 _MIB = 2**20
 
 
 @dataclass(slots=True)
 class Upload:
-    """A file that is being written. It counts as its owner's from its first byte on."""
+    """A file that is being written. Its bytes count toward the owner's limit from the first one on."""
 
     owner: str
     path: Path
@@ -48,9 +48,9 @@ class FileStore:
     """All files under one folder. Belongs to one event loop.
 
     Args:
-        folder: is made if it is missing.
-        max_mib: what the files of one owner may take.
-        clock: Unix seconds.
+        folder: the folder, created if it is missing.
+        max_mib: maximum total size of the files of one owner, in MiB.
+        clock: returns Unix time in seconds.
 
     Raises:
         ConfigError: the folder cannot be used, or another server uses it.
@@ -62,7 +62,7 @@ class FileStore:
         self._clock = clock
         self._uploading: Counter[str] = Counter()
         self.answers_folder = folder / "batches"
-        """The answers of batches lie here until they are complete."""
+        """Folder with the answers of unfinished batches."""
         self._lock = FileLock(folder / ".lock", timeout=0)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,18 +78,18 @@ class FileStore:
             raise ConfigError(f"the folder {folder} cannot be used: {error.strerror}", key="files_dir") from error
 
     def close(self) -> None:
-        """Another server may use the folder."""
+        """Releases the lock, so that another server may use the folder."""
         self._lock.release()
 
     def path(self, record: FileRecord) -> Path:
-        """Where the content of a file lies."""
+        """The path of a file's content."""
         return self._folder / "files" / record.id
 
     async def get(self, owner: str, file_id: str, parameter: str = "file_id") -> FileRecord:
         """A file of this owner.
 
         Raises:
-            FileNotStored: there is none.
+            FileNotStored: the owner has no file of this id.
         """
         await self._drop_expired(owner)
         record = self._shelf.get(owner, file_id)
@@ -104,16 +104,16 @@ class FileStore:
         return self._shelf.of(owner)
 
     async def delete(self, record: FileRecord) -> None:
-        """Forgets a file."""
+        """Deletes a file."""
         await self._shelf.remove(record)
         await asyncio.to_thread(self.path(record).unlink, missing_ok=True)
 
     async def begin(self, owner: str) -> Upload:
-        """Opens a new file of this owner; `keep` or `drop` must follow.
+        """Opens a new file of this owner. The caller must call `keep` or `drop` afterwards.
 
         Raises:
-            InvalidInput: the owner has too many.
-            ResourceExhausted: the disk refuses it.
+            InvalidInput: the owner has too many files.
+            ResourceExhausted: the file cannot be created on disk.
         """
         if len(self._shelf.of(owner)) >= MAX_FILES:
             raise InvalidInput(f"there are {MAX_FILES} files of this API key already; delete some", parameter="file")
@@ -127,8 +127,8 @@ class FileStore:
         """Adds bytes to a new file.
 
         Raises:
-            InvalidInput: all files of its owner would be larger than they may.
-            ResourceExhausted: the disk refuses them.
+            InvalidInput: the owner's files would exceed the owner's limit.
+            ResourceExhausted: the bytes cannot be written to disk.
         """
         upload.num_bytes += len(data)
         self._uploading[upload.owner] += len(data)
@@ -139,24 +139,24 @@ class FileStore:
             raise _full(error) from error
 
     def count_written(self, upload: Upload) -> None:
-        """Counts what was written to a new file past `write`, whatever its owner may have."""
+        """Counts bytes that were written to a new file without `write`, even beyond the owner's limit."""
         upload.num_bytes = _size(upload.path)
         self._uploading[upload.owner] += upload.num_bytes
 
     async def keep(
         self, upload: Upload, filename: str, purpose: str, file_id: str | None = None, lives_s: int | None = None
     ) -> FileRecord:
-        """A new file is complete.
+        """Stores a new file that is complete, and returns its record.
 
         Args:
-            upload: of which everything is written.
-            filename: for people.
-            purpose: what the client says that it is for.
-            file_id: its id, also if there is a file of that id already; None = a new one.
-            lives_s: seconds after which it is deleted; None = never.
+            upload: the file, completely written.
+            filename: name for display.
+            purpose: use of the file, as the client declares it.
+            file_id: id of the file, which replaces any file of that id; None = a new id.
+            lives_s: seconds after which the file is deleted; None = never.
 
         Raises:
-            ResourceExhausted: the disk refuses it.
+            ResourceExhausted: the file cannot be stored on disk.
         """
         now = int(self._clock())
         record = FileRecord(
@@ -178,16 +178,16 @@ class FileStore:
         return record
 
     async def drop(self, upload: Upload) -> None:
-        """A new file is not wanted; nothing happens if it is kept already."""
+        """Discards a new file; does nothing if `keep` has stored it."""
         self._uploading[upload.owner] -= upload.num_bytes
         upload.num_bytes = 0
         await asyncio.to_thread(_discard, upload)
 
     def check_room(self, owner: str) -> None:
-        """Refuses if all that is stored for an owner is larger than it may be.
+        """Checks that an owner's files and answers of unfinished batches are within the owner's limit.
 
         Raises:
-            InvalidInput: it is.
+            InvalidInput: they exceed the limit.
         """
         stored = sum(record.num_bytes for record in self._shelf.of(owner)) + self._uploading[owner]
         answers = sum(_size(self.answers_path(batch)) for batch in self.batches.of(owner) if not batch.is_finished)
@@ -196,7 +196,7 @@ class FileStore:
             raise InvalidInput(f"{message} (--files-mib)", parameter="file")
 
     def answers_path(self, batch: BatchRecord) -> Path:
-        """Where the answers of a batch lie until it is finished."""
+        """The path of a batch's answers until the batch is finished."""
         return self.answers_folder / f"{batch.id}.jsonl"
 
     async def _drop_expired(self, owner: str) -> None:
@@ -207,7 +207,7 @@ class FileStore:
 
 
 def owner_tag(owner: str) -> str:
-    """The name of an owner on disk: a prefixed digest, so that another server's files do not help to guess a key."""
+    """An owner's name on disk: a prefixed digest, so that files of another server do not help to guess an API key."""
     return sha256(b"stoker files\0" + owner.encode()).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""The input file of a batch, in OpenAI's format: read once, checked as a whole, and put into the order of computing."""
+"""The input file of a batch in OpenAI's format. All lines are checked, then sorted for the prefix cache."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 from stoker.errors import InvalidInput
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-"""The endpoints that a line may ask."""
+"""The endpoints that a line may name."""
 _MAX_LINES = 1_000_000
 _MAX_LINE_BYTES = 64 << 20
 _PREFIX_BYTES = 1024
-"""Length of the prefix of a prompt that decides the order of its line."""
+"""Length of the beginning of a prompt by which lines are sorted."""
 _PROMPTS = ("instructions", "messages", "prompt", "input")
-"""The fields of a body that a prompt begins with."""
+"""Fields of a body that form its prompt, in the order in which they appear there."""
 
 
 class _Line(msgspec.Struct, kw_only=True):
@@ -30,33 +30,33 @@ class _Line(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One request of a batch. Its body stays in the file."""
+    """One request of a batch, without its body, which stays in the file."""
 
     custom_id: str
     url: str
     model: str
-    """The model, as the body names it; empty: the body names none."""
+    """Name of the model in the body; empty = the body names none."""
     prefix: bytes
-    """How the prompt begins, as JSON."""
+    """Beginning of the prompt, as JSON."""
     offset: int
-    """Where the line begins in the file, in bytes."""
+    """Position of the line in the file, in bytes."""
     num_bytes: int
 
 
 def read_lines(
     path: Path, name: str | None = None, endpoint: str | None = None, max_lines: int = _MAX_LINES
 ) -> list[BatchLine]:
-    """All requests of a file; requests with a common prefix are adjacent.
+    """All requests of a file, sorted so that requests with a common prefix are adjacent, for the prefix cache.
 
     Args:
-        path: of the file.
-        name: what the file is called in messages; None = its path.
-        endpoint: all requests ask this one; None = any.
-        max_lines: most requests.
+        path: path of the file.
+        name: name of the file in error messages; None = its path.
+        endpoint: the endpoint that every request must name; None = any of `URLS`.
+        max_lines: maximum number of requests.
 
     Raises:
-        InvalidInput: the file cannot be read, or a line is not a request; the message names the line, as does the field
-            `line`.
+        InvalidInput: the file cannot be read, or a line is not a valid request; the message and the field `line` tell
+            the number of the line.
     """
     name = str(path) if name is None else name
     try:
@@ -72,7 +72,7 @@ def body_of(path: Path, line: BatchLine) -> bytes:
     """The JSON body of a line.
 
     Raises:
-        InvalidInput: the file was changed since it was read.
+        InvalidInput: the file has changed since `read_lines` read it.
     """
     with path.open("rb") as file:
         file.seek(line.offset)

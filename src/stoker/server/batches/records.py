@@ -1,4 +1,4 @@
-"""Records of files and batches: one small JSON file on disk for each, and a copy of all records in memory."""
+"""Records of files and batches. Each is a small JSON file on disk, and all are held in memory too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNFINISHED: frozenset[BatchStatus] = frozenset({"validating", "in_progress", "fi
 
 
 class FileRecord(msgspec.Struct, kw_only=True, frozen=True):
-    """One file. Times are Unix seconds."""
+    """One stored file. Times are Unix time in seconds."""
 
     id: str
     owner: str
@@ -33,7 +33,7 @@ class FileRecord(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class BatchFault(msgspec.Struct, frozen=True):
-    """Why a batch failed as a whole."""
+    """The error that made a whole batch fail."""
 
     code: str
     message: str
@@ -42,7 +42,7 @@ class BatchFault(msgspec.Struct, frozen=True):
 
 
 class BatchRecord(msgspec.Struct, kw_only=True, frozen=True):
-    """One batch. Times are Unix seconds."""
+    """One batch. Times are Unix time in seconds."""
 
     id: str
     owner: str
@@ -56,10 +56,10 @@ class BatchRecord(msgspec.Struct, kw_only=True, frozen=True):
     created_at: int
     expires_at: int
     times: dict[BatchStatus, int] = {}
-    """When each status began."""
+    """Time at which each status began."""
     num_requests: int = 0
     num_completed: int = 0
-    """Counted again from the answers as long as the batch is computed."""
+    """Number of successful requests; valid only for a finished batch, `Batches` counts those of a running one."""
     num_failed: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -83,11 +83,11 @@ RecordT = TypeVar("RecordT", bound=_Record)
 
 
 class Shelf(Generic[RecordT]):
-    """Records of one kind. Belongs to one event loop; the disk is written on other threads.
+    """All records of one kind. Belongs to one event loop; the disk is written on other threads.
 
     Args:
-        folder: holds nothing else but what the records are about; it is made if it is missing.
-        kind: of the records.
+        folder: folder for the records and for the content that they describe; created if it is missing.
+        kind: type of the records.
 
     Raises:
         OSError: the folder cannot be made or read.
@@ -101,27 +101,27 @@ class Shelf(Generic[RecordT]):
         self._writing = asyncio.Lock()
 
     def get(self, owner: str, record_id: str) -> RecordT | None:
-        """A record, if it is this owner's."""
+        """The record of this id; None if there is none or it has another owner."""
         found = self._records.get(record_id)
         return found if found is not None and found.owner == owner else None
 
     def of(self, owner: str | None = None) -> list[RecordT]:
-        """The records of an owner, or of all, the newest first."""
+        """The records of an owner, or of all owners if None, the newest first."""
         found = [record for record in self._records.values() if owner in (None, record.owner)]
         return sorted(found, key=lambda record: (record.created_at, record.id), reverse=True)
 
     async def put(self, record: RecordT) -> None:
-        """Keeps a record, instead of the one of its id if there is one.
+        """Stores a record, and replaces any record with the same id.
 
         Raises:
-            OSError: the disk refuses it.
+            OSError: the record cannot be written to disk.
         """
         async with self._writing:
             await asyncio.to_thread(self._write, record)
             self._records[record.id] = record
 
     async def remove(self, record: RecordT) -> None:
-        """Forgets a record."""
+        """Deletes a record."""
         async with self._writing:
             self._records.pop(record.id, None)
             await asyncio.to_thread(self._path(record.id).unlink, missing_ok=True)

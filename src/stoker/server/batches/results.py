@@ -1,4 +1,4 @@
-"""The output file of a batch: one line for each request that has an answer, also across kills of the process."""
+"""The results file of a batch: one line per answered request. It stays consistent if the process is killed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from filelock import FileLock, Timeout
 from stoker.errors import InvalidInput
 
 _LINE_BREAKS = {character.encode(): f"\\u{ord(character):04x}".encode() for character in "\x85\u2028\u2029"}
-"""What readers such as Python's `str.splitlines` take for the end of a line, and JSON's spelling of it."""
+"""Characters that readers such as Python's `str.splitlines` take for the end of a line, and their JSON escapes."""
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """What an endpoint answered."""
+    """The answer of an endpoint to one request."""
 
     status_code: int
     request_id: str
@@ -27,7 +27,7 @@ class Response(msgspec.Struct, kw_only=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """One line of the file."""
+    """One line of the results file."""
 
     id: str = msgspec.field(default_factory=lambda: f"batch_req_{uuid.uuid4().hex}")
     custom_id: str
@@ -36,13 +36,13 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 class Results:
-    """The file, open for more lines.
+    """A results file that is open for further lines.
 
     Args:
-        path: where the file is.
-        file: a descriptor that appends to it.
-        done: the requests that have their line.
-        num_failed: how many of them were refused or failed.
+        path: path of the file.
+        file: a file descriptor that appends to the file.
+        done: the `custom_id` of every request that has a line.
+        num_failed: number of lines whose request was refused or failed.
     """
 
     def __init__(self, path: Path, file: int, done: set[str], num_failed: int) -> None:
@@ -52,10 +52,10 @@ class Results:
         self.num_failed = num_failed
 
     def add(self, result: Result) -> None:
-        """Writes one line, whole.
+        """Appends one line.
 
         Raises:
-            OSError: the disk refuses it; what was written of the line is taken back.
+            OSError: the line cannot be written; a part that was written is removed.
         """
         line = _on_one_line(msgspec.json.encode(result)) + b"\n"
         end = os.lseek(self._file, 0, os.SEEK_END)
@@ -78,14 +78,14 @@ def _on_one_line(json: bytes) -> bytes:
 
 @contextmanager
 def open_results(path: Path, known: Collection[str]) -> Generator[Results]:
-    """The file for one process at a time. A line that a kill cut short is removed, and its request is computed again.
+    """Opens a results file for this process alone. An incomplete last line is removed, and its request computed again.
 
     Args:
-        path: it is created if needed.
+        path: path of the file, created if it is missing.
         known: the `custom_id` of every request of the batch.
 
     Raises:
-        InvalidInput: the file is that of another batch, or another process writes it, or it cannot be written.
+        InvalidInput: the file belongs to another batch, another process writes it, or it cannot be written.
     """
     lock = FileLock(f"{path}.lock", timeout=0)
     try:

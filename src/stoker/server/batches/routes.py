@@ -1,4 +1,4 @@
-"""OpenAI's files and batches: the handlers only call other parts, in order."""
+"""The endpoints of OpenAI's files and batches. The handlers only call other modules, in order."""
 
 from __future__ import annotations
 
@@ -205,7 +205,10 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 
 
 def _page(call: Call[None], items: Sequence[ListedT], usual: int, most: int) -> tuple[list[ListedT], bool]:
-    """The part of a list, the newest first, that `order`, `after` and `limit` ask for; and whether there is more."""
+    """The page of a list that the query's `order`, `after` and `limit` select, and whether more items follow.
+
+    The items are given with the newest first.
+    """
     order, limit, after = (call.query.get(name) for name in ("order", "limit", "after"))
     if order not in (None, "asc", "desc"):
         raise InvalidInput("`order` must be asc or desc", parameter="order")

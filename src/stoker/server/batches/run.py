@@ -1,4 +1,4 @@
-"""Computes the requests of a batch by the server's own endpoints, some at a time. No connection is opened."""
+"""Computes the requests of a batch through the ASGI application's own endpoints, without network connections."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import httpx2
     from starlette.types import ASGIApp
 else:
-    httpx2 = lazy_module("httpx2")  # for servers that compute batches
+    httpx2 = lazy_module("httpx2")  # needed only by servers that compute batches
 
 _NOT_NOW = (429, 503)
-"""The server has no room for the request at this moment."""
+"""Statuses that mean that the server has no room for the request at the moment."""
 _MAX_TRIES = 121
 _MAX_WAIT_S = 5.0
 
@@ -37,21 +37,22 @@ async def run_batch(
     gate: asyncio.Semaphore | None = None,
     max_tries: int | None = _MAX_TRIES,
 ) -> None:
-    """Computes what has no result yet, in the order of `lines`.
+    """Computes all requests that have no result yet, in the order of `lines`.
 
     Args:
-        app: the server.
-        source: the file that holds the bodies.
+        app: the application of the server.
+        source: the input file, which contains the bodies.
         lines: every request of the batch.
-        results: where each answer is written as soon as it is complete.
-        concurrency: how many requests are asked at the same time.
+        results: receives each answer as soon as it is complete.
+        concurrency: number of requests that run at the same time.
         advance: called after each answer.
-        gate: bounds the requests of several batches together.
-        max_tries: how often a request is asked that finds no room, before that is its answer; None = again and again.
+        gate: bounds the running requests of several batches together; None = only `concurrency` does.
+        max_tries: how often a request is sent while the server has no room, before the refusal becomes its answer;
+            None = without limit.
 
     Raises:
         OSError: an answer cannot be written.
-        InvalidInput: `source` was changed meanwhile.
+        InvalidInput: `source` was changed during the run.
     """
     left = iter([line for line in lines if line.custom_id not in results.done])
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
@@ -67,7 +68,7 @@ async def run_batch(
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """How requests are asked."""
+    """How requests are sent to the application."""
 
     client: httpx2.AsyncClient
     source: Path
@@ -83,7 +84,7 @@ async def _work(asking: _Asking, left: Iterator[BatchLine], results: Results, ad
 
 
 async def _answer(asking: _Asking, url: str, body: bytes) -> httpx2.Response:
-    """The endpoint's answer; a request that found no room is asked again."""
+    """The endpoint's answer. A request that the server has no room for is sent again after a while."""
     num_tries = 0
     while True:
         async with asking.room:

@@ -1,4 +1,4 @@
-"""The JSON of OpenAI's files and batches, and what becomes of the fields of their requests."""
+"""The JSON types of OpenAI's files and batches, and the policies of the fields of their requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.server.fields import FieldTable, Refused, honoured
 
 
 class Expiry(msgspec.Struct, frozen=True, kw_only=True):
-    """When a file is deleted by itself."""
+    """Time after which a file is deleted."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: int
@@ -80,7 +80,7 @@ class RequestCounts(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are Unix seconds; null: it did not come to that."""
+    """A batch. Times are Unix time in seconds; null = the batch has not reached that status."""
 
     id: str
     endpoint: str
@@ -113,7 +113,7 @@ class BatchList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def file_of(record: FileRecord) -> File:
-    """A file as clients see it."""
+    """The JSON of a stored file."""
     return File(
         id=record.id,
         bytes=record.num_bytes,
@@ -125,7 +125,7 @@ def file_of(record: FileRecord) -> File:
 
 
 def batch_of(record: BatchRecord) -> Batch:
-    """A batch as clients see it."""
+    """The JSON of a batch."""
     at = record.times.get
     return Batch(
         id=record.id,

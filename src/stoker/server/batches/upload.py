@@ -1,4 +1,4 @@
-"""`multipart/form-data` with one file, written to disk as it comes: it is never in memory as a whole."""
+"""Receives a `multipart/form-data` body with one file, and writes it to disk piece by piece as it arrives."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _LEAST_BYTES_PER_S = 64 << 10
 
 
 async def receive_file(request: Request, files: FileStore, owner: str, timeout_s: float) -> Upload:
-    """Writes the file of a form; the caller keeps or drops it.
+    """Writes the file of a form to the store; the caller must keep or drop it.
 
     Args:
-        request: whose body was not read.
-        files: where the file is written.
-        owner: whose file it is.
-        timeout_s: for a body of any size; large ones have more time.
+        request: the request, whose body has not been read.
+        files: the store to which the file is written.
+        owner: owner of the file.
+        timeout_s: time that a body of any size gets, in seconds; large ones get more.
 
     Raises:
-        InvalidInput: it is not such a form, or the owner's files are too large.
-        HTTPException: 413 if the file is larger than `MAX_FILE_BYTES`, 408 if it takes too long.
-        Cancelled: the client left.
-        ResourceExhausted: the disk is full.
+        InvalidInput: the body is not a form with one file, or the owner's files exceed the limit.
+        HTTPException: 413 if the file is larger than `MAX_FILE_BYTES`, 408 if the body takes too long.
+        Cancelled: the client disconnected.
+        ResourceExhausted: the file cannot be written to disk.
     """
     boundary = boundary_of(request, "`file` and `purpose`")
     declared = request.headers.get("content-length", "")

@@ -1,4 +1,4 @@
-"""Inputs as only llama-server takes them, as texts and token ids: texts between token ids, and texts in objects."""
+"""Converts llama-server's special forms of inputs, token ids mixed with texts and texts in objects, to plain inputs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from stoker.runtime.base import Runtime
 from stoker.server.embeddings.types import Inputs, InputText, PlainInputs
 
 _MAX_TEXTS = 1024
-"""Maximum number of texts between token ids in one request: each of them is a question to the engine."""
+"""Maximum number of texts between token ids in one request, because the engine tokenizes each of them separately."""
 
 
 async def plain_inputs(raw: Inputs | None, parameter: str, runtime: Runtime) -> PlainInputs | None:
-    """The same inputs as texts and lists of token ids. Texts between token ids get no BOS unless they come first.
+    """Converts inputs to texts and lists of token ids. A text mixed with token ids gets BOS only if it comes first.
 
     Raises:
-        InvalidInput: there is no text in an object, or there are too many texts between token ids.
+        InvalidInput: an object contains no text, or there are too many texts between token ids.
         StokerError: the model cannot answer now.
     """
     if raw is None or isinstance(raw, str):

@@ -1,4 +1,4 @@
-"""Turns requests for embeddings and ranks into the engine's `Embed`, and results into replies."""
+"""Converts requests for embeddings and reranking to the engine's `Embed`, and its results to replies."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _MAX_NORM = 64
 def embeddings_request(
     wire: EmbeddingsRequest, given: PlainInputs | None, caller: Caller, config: ServerConfig
 ) -> Embed:
-    """What OpenAI's request asks of a model.
+    """Converts OpenAI's request for embeddings.
 
     Args:
         wire: the request.
-        given: its inputs, see `plain_inputs`.
-        caller: who asks.
-        config: of the server.
+        given: the inputs of the request, see `plain_inputs`.
+        caller: the client.
+        config: the settings of the server.
 
     Raises:
-        InvalidInput: something is missing, or out of its range.
+        InvalidInput: a field is missing or out of range.
     """
     if wire.encoding_format not in (None, "float", "base64"):
         message = f"`encoding_format` must be `float` or `base64`, not {wire.encoding_format[:40]!r}"
@@ -58,10 +58,10 @@ def embeddings_request(
 
 
 def native_inputs(wire: NativeEmbeddingRequest) -> tuple[str, Inputs | None]:
-    """The field with the inputs of llama-server's request, and what it says.
+    """The name and the value of the field with the inputs of llama-server's request.
 
     Raises:
-        InvalidInput: there are two that differ.
+        InvalidInput: `content` and `input` are both given and differ.
     """
     if None not in (wire.content, wire.input) and wire.content != wire.input:
         raise InvalidInput("conflicting values of equivalent fields: `content`, `input`", parameter="content")
@@ -71,16 +71,16 @@ def native_inputs(wire: NativeEmbeddingRequest) -> tuple[str, Inputs | None]:
 def native_embedding_request(
     wire: NativeEmbeddingRequest, given: PlainInputs | None, caller: Caller, config: ServerConfig
 ) -> Embed:
-    """What llama-server's request asks of a model.
+    """Converts llama-server's request for embeddings.
 
     Args:
         wire: the request.
-        given: its inputs, see `plain_inputs`.
-        caller: who asks.
-        config: of the server.
+        given: the inputs of the request, see `plain_inputs`.
+        caller: the client.
+        config: the settings of the server.
 
     Raises:
-        InvalidInput: something is missing, or out of its range.
+        InvalidInput: a field is missing or out of range.
     """
     norm = 2 if wire.embd_normalize is None else wire.embd_normalize
     if not -1 <= norm <= _MAX_NORM:
@@ -93,10 +93,10 @@ def native_embedding_request(
 
 
 def rerank_request(wire: RerankRequest, caller: Caller, config: ServerConfig) -> Embed:
-    """What a request to rank texts asks of a model.
+    """Converts a request for reranking.
 
     Raises:
-        InvalidInput: something is missing, given twice, or out of its range.
+        InvalidInput: a field is missing, given twice, or out of range.
     """
     if wire.query is None:
         raise InvalidInput("`query` is missing", parameter="query")
@@ -113,10 +113,10 @@ def rerank_request(wire: RerankRequest, caller: Caller, config: ServerConfig) ->
 def ollama_embed_request(
     wire: OllamaEmbedRequest | OllamaEmbeddingsRequest, caller: Caller, config: ServerConfig
 ) -> Embed | None:
-    """What one of Ollama's requests asks of a model; None = nothing but to load it.
+    """Converts one of Ollama's requests for embeddings; None = the request only loads the model.
 
     Raises:
-        InvalidInput: something is out of its range.
+        InvalidInput: a field is out of range.
     """
     if isinstance(wire, OllamaEmbeddingsRequest):
         texts, parameter, truncates, dimensions = wire.prompt, "prompt", True, None
@@ -147,7 +147,7 @@ def native_embedding_reply(embedded: Embedded) -> list[NativeEmbedding]:
 
 
 def rerank_reply(wire: RerankRequest, model: str, reply_id: str, embedded: Embedded) -> RankList | list[RankedScore]:
-    """The best first; of equals, the earlier."""
+    """The ranked documents, the best first; of documents with equal scores, the earlier one first."""
     scores: list[float] = embedded.rows()[:, 0].tolist() if wire.raw_scores else embedded.relevance()
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: wire.top_n]
     documents = _documents(wire)

@@ -1,4 +1,4 @@
-"""Embeddings and ranks, in every dialect: the handlers only call other parts, in order."""
+"""The endpoints for embeddings and reranking of all APIs. The handlers only call other modules, in order."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def ollama_embeddings(call: Call[OllamaEmbeddingsRequest]) -> Response:
 
 async def _ollama_served(call: _OllamaCall) -> ServedModel:
     served = await call.lease(_ollama_name(call), keep_alive_of(call.body.keep_alive))
-    _ = served.runtime.card  # not before it is loaded
+    _ = served.runtime.card  # raises ModelNotLoaded until the model is loaded
     return served
 
 

@@ -1,6 +1,6 @@
-"""The JSON of embeddings and ranking, in OpenAI's, Jina's and Cohere's, Ollama's and llama-server's words.
+"""The JSON types of embeddings and reranking, as in the APIs of OpenAI, Jina, Cohere, Ollama and llama-server.
 
-The tables say what becomes of each field. In requests `None` means "not given".
+The tables honor, refuse or ignore each field. In requests `None` means "not given".
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from stoker.server.request.fields import Int, Lora
 
 
 class TextPart(msgspec.Struct, frozen=True):
-    """A part of an input, as in messages."""
+    """A part of an input, in the shape of a message's part."""
 
     type: str
     text: str | None = None
 
 
 class InputText(msgspec.Struct, frozen=True, kw_only=True):
-    """A text as an object, in one of two forms."""
+    """An input as an object, with a `prompt_string` or with `content`."""
 
     prompt_string: str | None = None
     content: list[TextPart] | None = None
-    """Its parts, which are texts."""
+    """Parts of the input; all must be texts."""
 
 
 PlainInputs: TypeAlias = str | list[str | Int | list[Int]]
-"""A text, a list of token ids, or a list of texts and such lists."""
+"""A text, a list of token ids, or a list of texts and of lists of token ids."""
 Inputs: TypeAlias = str | InputText | list[str | Int | InputText | list[Int | str]]
-"""Inputs as `PlainInputs`, also with texts between token ids, and with texts as objects."""
+"""`PlainInputs`, and also texts mixed with token ids, and texts as objects."""
 
 
 class PassFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +40,14 @@ class PassFields(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     user: str | None = None
-    """The key for fairness between clients."""
+    """Name of the user, by which requests are scheduled fairly."""
     priority: Int | None = None
     timeout: float | None = None
-    """Longest time for the answer, in seconds."""
+    """Maximum time for the answer, in seconds."""
     truncate: bool | None = None
-    """Cut inputs that are too long, instead of refusing them."""
+    """True: inputs that are too long are cut instead of refused."""
     lora: Lora | None = None
-    """Only the empty list, which asks for the model alone, can be had."""
+    """Only the empty list is supported, which means the model without adapters."""
 
 
 class EmbeddingsRequest(PassFields, frozen=True, kw_only=True):
@@ -57,17 +57,18 @@ class EmbeddingsRequest(PassFields, frozen=True, kw_only=True):
     encoding_format: str | None = None
     """`float`, or `base64` of the numbers as 4 bytes each, little-endian."""
     dimensions: Int | None = None
-    """How many numbers of each embedding to keep."""
+    """Number of dimensions of each embedding to keep."""
 
 
 class NativeEmbeddingRequest(PassFields, frozen=True, kw_only=True):
     """The body of `POST /embedding`."""
 
     content: Inputs | None = None
-    """The text; `input` means the same."""
+    """The inputs; `input` means the same."""
     input: Inputs | None = None
     embd_normalize: Int | None = None
-    """-1 = not at all, 0 = the largest number becomes 32760, 1 = taxicab, 2 = euclidean (if not given), p = p-norm."""
+    """Normalization: -1 = none, 0 = the largest number becomes 32760, 1 = taxicab norm, 2 = Euclidean norm (default),
+    p = p-norm."""
 
 
 class RankedText(msgspec.Struct, frozen=True):
@@ -82,14 +83,14 @@ class RerankRequest(PassFields, frozen=True, kw_only=True):
     query: str | None = None
     documents: list[str | RankedText] | None = None
     texts: list[str] | None = None
-    """Text Embeddings Inference's word for `documents`: the reply is then its bare list."""
+    """Name of `documents` in Text Embeddings Inference; the reply is then a bare list, as there."""
     top_n: Int | None = None
-    """How many of the best to return."""
+    """Number of the best documents to return."""
     return_documents: bool | None = None
     return_text: bool | None = None
-    """Text Embeddings Inference's word for `return_documents`."""
+    """Name of `return_documents` in Text Embeddings Inference."""
     raw_scores: bool | None = None
-    """Scores as the model's classifier gives them, instead of between 0 and 1."""
+    """True: scores are the unscaled outputs of the model's classifier, instead of numbers between 0 and 1."""
 
 
 class OllamaEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +112,7 @@ class OllamaEmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: str | float | None = None
 
 
-# What becomes of the fields
+# Policies of the fields
 
 _WHOLE = "a text is embedded as a whole: cut it yourself, or ask for `truncate`"
 _FRAMED = "a text always gets the tokens that the model wants around it: send token ids to do it yourself"
@@ -147,13 +148,13 @@ class EmbeddingEntry(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "embedding"
     index: int
     embedding: list[float] | str
-    """Text if `encoding_format` is `base64`."""
+    """Numbers, or a text if `encoding_format` is `base64`."""
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
     data: list[EmbeddingEntry]
-    """In the order of the inputs."""
+    """Embeddings in the order of the inputs."""
     model: str
     usage: EmbeddingUsage
 
@@ -161,7 +162,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 class NativeEmbedding(msgspec.Struct, frozen=True):
     index: int
     embedding: list[list[float]]
-    """One."""
+    """A list with the one embedding of the input."""
 
 
 class RankEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +177,7 @@ class RankList(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
     model: str
     results: list[RankEntry]
-    """The best first."""
+    """Documents with their scores, the best first."""
     usage: EmbeddingUsage
 
 

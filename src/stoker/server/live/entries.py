@@ -1,4 +1,4 @@
-"""Turns an engine's report into the state that a client may see, and into the difference of two such states."""
+"""Converts an engine's report to the state that a client may see, and computes the changes between two states."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _SALT = secrets.token_bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The client that looks.
+    """The rights of the client that observes an engine.
 
     Args:
-        may_read: the client may see the owners of all requests.
-        key_name: the name of the client's own key; it may always see its own requests.
+        may_read: whether the client may see ids and owners of all requests.
+        key_name: name of the client's API key; the client may always see its own requests.
     """
 
     may_read: bool
     key_name: str
 
     def knows(self, client_key: str) -> bool:
-        """This client's requests may be known by their ids."""
+        """Whether the observer may see the ids of requests with this fairness key."""
         return self.may_read or (bool(self.key_name) and client_key == self.key_name)
 
 
 def engine_entry(view: EngineView, reader: Reader, clock: Callable[[], float] = time.time) -> EngineEntry:
-    """One engine, as far as this reader may see it."""
+    """The JSON of one engine, without what this reader may not see."""
     offset = clock() - view.now_s
     known = {state.request_id for state in view.sequences if reader.knows(state.client_key)}
     return EngineEntry(
@@ -107,14 +107,14 @@ def engine_entry(view: EngineView, reader: Reader, clock: Callable[[], float] = 
 
 
 class Differences:
-    """The events for one follower: the whole state at first and after a restart, then changes."""
+    """Computes the events for one follower: a snapshot first and after each restart of an engine, otherwise changes."""
 
     def __init__(self) -> None:
         self._before: dict[int, EngineEntry] = {}
         self._error: str | None = None
 
     def of(self, t: float, engines: Sequence[EngineEntry], error: str | None) -> Snapshot | Tick | None:
-        """None = nothing has changed."""
+        """The event for the present state: a snapshot, or the changes since the last call; None = no change."""
         before, self._before = self._before, {entry.replica: entry for entry in engines}
         was, self._error = self._error, error
         recorders = {number: entry.recorder for number, entry in before.items()}
@@ -174,7 +174,7 @@ def _sequence(state: SequenceState, since: float, *, is_own: bool) -> SequenceEn
 
 
 def _shown(request_id: str, *, is_own: bool) -> str:
-    """The name of a request for clients without the right to read it: always the same, and it reveals nothing."""
+    """The id of a request, or for clients without the right to read it a keyed digest, constant but meaningless."""
     if is_own or not request_id:
         return request_id
     return f"client-{blake2b(request_id.encode(), key=_SALT, digest_size=5).hexdigest()}"
@@ -222,5 +222,5 @@ def _tiers(stats: EngineStats) -> Tiers:
 
 
 def event(name: str, value: msgspec.Struct) -> bytes:
-    """One event of the stream."""
+    """The bytes of one server-sent event."""
     return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"

@@ -1,4 +1,4 @@
-"""What a follower of an engine is told beside its state: models that are loaded and unloaded, and engines that die."""
+"""News for the followers of an engine besides its state: models are loaded and unloaded, engines crash and restart."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SecondT = TypeVar("SecondT")
 
 
 def model_news(event: ModelEvent) -> News:
-    """What has become of a model."""
+    """The news about a change of a model's state."""
     why = event.message or event.reason or event.stage
     return News(t=time.time(), kind=event.state, id=event.model, part=event.loaded_part, why=why)
 
 
 class EngineFailures:
-    """Notices when the engines of one model cannot be asked any more, and when they can again.
+    """Detects when the engines of one model stop to answer, and when they answer again.
 
     Args:
-        model: its id.
+        model: id of the model.
     """
 
     def __init__(self, model: str) -> None:
@@ -33,7 +33,10 @@ class EngineFailures:
         self._is_down = False
 
     def of(self, error: StokerError | None, *, is_loaded: bool) -> News | None:
-        """The news of a look at the engines, if there is any. A model that was unloaded has not failed."""
+        """The news after a query of the engines, which gave `error` or None; None = no news.
+
+        A model that was unloaded has not failed.
+        """
         was_down, self._is_down = self._is_down, error is not None and (is_loaded or self._is_down)
         if self._is_down == was_down:
             return None
@@ -44,7 +47,7 @@ class EngineFailures:
 async def both(
     first: AsyncGenerator[FirstT, None], second: AsyncGenerator[SecondT, None]
 ) -> AsyncGenerator[FirstT | SecondT, None]:
-    """The items of two generators in the order in which they come, to the end of the one that ends first."""
+    """Merges two generators in the order of arrival, until one of them ends. Closes both."""
     waiting = {asyncio.ensure_future(_next(source)): source for source in (first, second)}
     try:
         while True:

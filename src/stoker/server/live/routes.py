@@ -1,4 +1,4 @@
-"""`/engine/state` and `/engine/events`: finds the engine for a client, and bounds what the client may see."""
+"""The endpoints that show what engines do: `/engine/state`, `/engine/events` and `/engine/prefix/{node}`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from stoker.server.transport.sse import EventStream
 router = Router(api="Stoker")
 
 _SIGN_OF_LIFE_S = 5.0
-"""An empty tick is sent into a longer silence: a page sees by it that the server is there."""
+"""Time without changes after which an empty tick is sent, from which a page sees that the server is alive."""
 _SNAPSHOT_EVERY_S = 10.0
 _MAX_DIGITS = 18
-"""A number of so many digits fits into 64 bits."""
+"""Maximum number of digits in a parameter, so that the number fits into 64 bits."""
 
 
 @router.endpoint(
@@ -58,7 +58,7 @@ async def state(call: Call[None]) -> Response:
     is_admin=True,
 )
 async def prefix(call: Call[None]) -> Response:
-    """The text may be that of another client's request."""
+    """Needs the admin key, because the text may belong to another client's request."""
     node, replica = _whole("node", call.path_parameter("node")), _whole("replica", call.query.get("replica") or "0")
     served = call.loaded(call.query.get("model"))
     found = await call.wait(served.runtime.ask(ReadPrefix(node=node, replica=replica)))
@@ -76,7 +76,7 @@ async def prefix(call: Call[None]) -> Response:
 )
 async def follow(call: Call[None]) -> EventStream:
     served, reader, hz = call.loaded(call.query.get("model")), _reader(call), _hz(call)
-    await call.wait(served.runtime.ask(Look()))  # what cannot be watched is refused before a response begins
+    await call.wait(served.runtime.ask(Look()))  # refuse unobservable models before a response begins
     name = served.model_id
     watch = call.server.part(Watches, Watches).of(name, lambda: call.loaded(name).runtime)
     watch.check_room()
@@ -114,7 +114,7 @@ def _is_loaded(call: Call[None], model: str) -> bool:
     try:
         return call.registry.resolve(model).served is not None
     except StokerError:
-        return False  # it was removed
+        return False  # the model was removed
 
 
 def _error(sight: Sight) -> str | None:

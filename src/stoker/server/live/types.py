@@ -1,6 +1,6 @@
-"""The JSON of `/engine/state` and `/engine/events`. Times are Unix time in seconds; counts are in tokens.
+"""The JSON types of `/engine/state` and `/engine/events`. Times are Unix time in seconds; counts are in tokens.
 
-`v` grows when a field changes its meaning. The interface is not stable before version 1.0 of Stoker.
+`v` increases when a field changes its meaning. The interface is not stable before version 1.0 of Stoker.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class KV(msgspec.Struct, frozen=True, kw_only=True):
 
     capacity: int
     token_bytes: int
-    """0 = the backend does not say."""
+    """Size of one token's KV in bytes; 0 = the backend does not report it."""
     held: int
-    """The sum of all `n` of the tree."""
+    """Number of tokens in the pool, which is the sum of all `n` of the tree."""
     retained: int
     """The part of `held` that only finished conversations hold."""
     promised: int
@@ -29,12 +29,12 @@ class KV(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that the same sequences hold."""
+    """A node of the prefix tree: consecutive tokens that the same sequences hold."""
 
     id: int
-    """0 or negative: small nodes added up, below node `-id`."""
+    """Number of the node; 0 or negative = the sum of small nodes below node `-id`."""
     parent: int
-    """0 = none."""
+    """Number of the parent node; 0 = none."""
     n: int
     num_slots: int
     slots: list[int]
@@ -43,12 +43,12 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SequenceEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is alive."""
+    """A request that waits or runs."""
 
     id: str
-    """Id of the reply, with the number of the choice; without the right to read it, a meaningless name."""
+    """Id of the reply, with the number of the choice; a meaningless name if the client may not read the id."""
     own: bool
-    """The client may know whose it is."""
+    """Whether the client may see the id and the owner of the request."""
     key: str
     slot: int | None
     state: str
@@ -60,7 +60,7 @@ class SequenceEntry(msgspec.Struct, frozen=True, kw_only=True):
     from_disk: int
     """Prompt tokens that were only on disk when the request arrived."""
     since: float
-    """When it arrived, to a tenth of a second."""
+    """Time at which the request arrived, to a tenth of a second."""
     written: int
     drafted: int
     kept: int
@@ -70,7 +70,7 @@ class SequenceEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """One step of the loop, as an array."""
+    """One step of the engine's loop, as an array."""
 
     serial: int
     t: float
@@ -83,15 +83,15 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     kept: int
     restored: int
     members: list[tuple[int, int]]
-    """Slots, and the tokens computed in each."""
+    """Pairs of a slot and the number of tokens computed in it."""
     plan_ms: float
-    """Time of the scheduler before it."""
+    """Time of the scheduler before the step, in milliseconds."""
     id: int
-    """The number by which `stoker.steps` of a traced answer names it."""
+    """Number of the step, to which `stoker.steps` of a traced answer refers."""
 
 
 class MomentEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened."""
+    """An event in the life of a request, or an eviction."""
 
     serial: int
     t: float
@@ -102,7 +102,7 @@ class MomentEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Counted since the engine's start, except for the first three."""
+    """Totals since the engine's start, except for the first three fields, which are current numbers."""
 
     running: int
     waiting: int
@@ -118,7 +118,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True):
-    """KV in the tiers in memory and on disk, in bytes and tokens."""
+    """KV in the cache tiers in memory and on disk, in bytes and tokens."""
 
     ram_bytes: int
     ram_limit_bytes: int
@@ -135,7 +135,7 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: int
     recorder: str
-    """Another one: serials begin anew, and so does the tree."""
+    """Id of the engine's recorder. If it changes, serial numbers and the tree begin anew."""
     kv: KV
     totals: Totals
     tiers: Tiers
@@ -146,7 +146,7 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """The first event."""
+    """The first event of a stream, with the constant facts."""
 
     v: int
     model: str
@@ -155,12 +155,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int
     max_queue: int
     may_read: bool
-    """Ids and names of other clients' requests are told."""
+    """Whether the client sees ids and names of other clients' requests."""
     hz: float
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything. Of a state without engines, `error` says why."""
+    """The whole state. `error` is the reason if there are no engines."""
 
     t: float
     engines: list[EngineEntry]
@@ -179,20 +179,21 @@ class PrefixReply(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     begin: int
-    """Tokens of the prefix above the node."""
+    """Number of tokens of the prefix above the node."""
     n: int
-    """Tokens of the node."""
+    """Number of tokens of the node."""
     n_read: int
-    """Tokens of the node that `text` has, from the first on."""
+    """Number of tokens of the node, from the first on, that `text` contains."""
     text: str
-    """With special tokens written out; U+FFFC stands for what is no token, such as a part of an image."""
+    """Text of the tokens, including special tokens; U+FFFC stands for entries without a token, such as parts of an
+    image."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of a list whose items have ids."""
 
     set: list[Any]
-    """New and changed items, whole."""
+    """New and changed items, with all of their fields."""
     gone: list[int | str]
 
 
@@ -215,15 +216,15 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model was loaded or unloaded, or its engine died or came back. News of all models are told."""
+    """News of any model: it was loaded or unloaded, or its engine crashed or restarted."""
 
     t: float
     kind: str
     """`loading`, `loaded`, `unloaded`, `removed`, `crashed` or `restarted`."""
     id: str
-    """The model."""
+    """Id of the model."""
     part: float | None = None
-    """Of `loading`: how far the weights are, from 0 to 1."""
+    """Loaded part of the weights, from 0 to 1, for the kind `loading`."""
     why: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Downloads that no client waits for, as llama-server's router has them. Events of the models show their progress."""
+"""Downloads in the background, as in llama-server's router. Model events report their progress."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ALL_MODELS: Final = "*"
 
 
 class Downloads:
-    """The downloads of one server that no client waits for. Belongs to one event loop, and ends with it.
+    """The background downloads of one server. Belongs to one event loop, and ends with it.
 
     Args:
-        pulls: brings the files, a few models at a time.
-        registry: looks again for models when one has come.
+        pulls: downloads the files, a few models at a time.
+        registry: searches for models again after each download.
     """
 
     def __init__(self, pulls: Pulls, registry: Registry) -> None:
@@ -33,18 +33,18 @@ class Downloads:
 
     @property
     def states(self) -> Mapping[str, PullState]:
-        """How far each download is, by the name with which it was asked for."""
+        """Progress of each download, by the name under which the model was requested."""
         return self._states
 
     async def begin(self, model: str) -> None:
-        """Returns when the first file is being transferred, or the model is here already.
+        """Begins a download, and returns when the first file is being transferred or the model is on disk already.
 
         Args:
             model: a known name, or a repository of the hub, `org/repo` or `org/repo:Q4_K_M`.
 
         Raises:
-            InvalidInput: the model is being downloaded already, or this server finds no new models.
-            StokerError: it cannot be downloaded.
+            InvalidInput: the model is being downloaded already, or the server has a fixed list of models.
+            StokerError: the model cannot be downloaded.
         """
         if not self._registry.finds_models:
             message = (
@@ -66,7 +66,7 @@ class Downloads:
         self._tasks[model] = asyncio.create_task(self._follow(model, states), name="stoker-download")
 
     async def cancel(self, model: str) -> bool:
-        """Gives a download up. A later download of the same model continues it. False: there is none."""
+        """Cancels a download, which a later download of the same model resumes. Returns whether there was one."""
         task = self._tasks.get(model)
         if task is None:
             return False

@@ -1,4 +1,4 @@
-"""What a registry says of its models, in the shapes of OpenAI's list and of llama-server's router."""
+"""Converts the registry's state of models to the JSON of OpenAI's model list and of llama-server's router."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _EVENTS = {
     "download_failed": "download_failed",
     "listed": "models_reload",
 }
-"""llama-server's words for what is no status of a model."""
+"""llama-server's names of the events that do not report a status."""
 
 
 def model_entry(status: ModelStatus) -> ModelEntry:
-    """A model, loaded or not. The first time, this runs the chat template of a loaded one.
+    """The JSON of a model, loaded or not. The first call for a loaded model runs its chat template.
 
     Raises:
-        ModelNotLoaded: it is there, but has never been ready.
+        ModelNotLoaded: the model's engine has never been ready.
     """
     spec = status.spec
     base = ModelEntry(
@@ -71,14 +71,14 @@ def model_entry(status: ModelStatus) -> ModelEntry:
 
 
 def loaded_adapters(status: ModelStatus) -> Sequence[AdapterCard]:
-    """The adapters of a model: those that are loaded, or will be loaded with it."""
+    """The LoRA adapters of a model: those that are loaded, or if the model is not, those that will be."""
     if status.adapters is not None:
         return status.adapters
     return () if status.served is None else status.served.runtime.card.adapters
 
 
 def adapter_entries(status: ModelStatus) -> list[ModelEntry]:
-    """The adapters of a model, under the names by which requests ask for model and adapter in one."""
+    """The LoRA adapters of a model as models of their own, named `model:adapter` as in requests."""
     return [
         ModelEntry(
             id=f"{status.model_id}:{card.name}",
@@ -93,7 +93,7 @@ def adapter_entries(status: ModelStatus) -> list[ModelEntry]:
 
 
 def download_entry(model: str, state: PullState) -> ModelEntry:
-    """A model that is being downloaded, by the name with which it was asked for."""
+    """The JSON of a model that is being downloaded, under the name by which the client requested it."""
     progress = _transfer(state.label, state.completed_bytes, state.total_bytes or 0)
     return ModelEntry(
         id=model, created=0, aliases=[], path="", status=ModelState(value="downloading", progress=progress)
@@ -101,7 +101,7 @@ def download_entry(model: str, state: PullState) -> ModelEntry:
 
 
 def news_event(event: ModelEvent) -> bytes:
-    """One event of the stream that follows the models."""
+    """The bytes of one event of `GET /models/sse`."""
     return b"data: " + _encode(_transfer_news(event) if event.state == "downloading" else _news(event)) + b"\n\n"
 
 

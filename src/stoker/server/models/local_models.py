@@ -1,4 +1,4 @@
-"""The models that are served or lie on this disk, by all of their names. It blocks; call it on a thread of its own."""
+"""The models that are served or on this disk, by all of their names. The functions block: call them on a thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stoker.server.models.entries import loaded_adapters
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """One name of a model."""
+    """A model under one of its names."""
 
     name: str
     path: Path
@@ -33,19 +33,19 @@ class LocalModel:
     served: ServedModel | None = None
     """The loaded model; None = the model is not loaded."""
     names: tuple[str, ...] = ()
-    """The registry's names for the model, if the registry knows it."""
+    """The registry's names for the model; empty if the registry does not know the model."""
     adapter: AdapterCard | None = None
-    """The adapter that the name selects on the model; path and size are the model's own."""
+    """The LoRA adapter that the name selects; path and size are those of the model itself."""
 
 
 class LocalModels:
-    """The models that can be listed, shown, deleted and given another name."""
+    """All models that clients can list, show, copy and delete: those of the registry and those on disk."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def all(self) -> list[LocalModel]:
-        """The registry's models under all of their names but a path, then the downloads, then the aliases.
+        """All models: the registry's under all of their names except paths, then downloads, then aliases.
 
         Raises:
             ModelNotLoaded: a served model is still loading.
@@ -64,7 +64,7 @@ class LocalModels:
         return list(by_name.values())
 
     def usable(self) -> list[LocalModel]:
-        """The models of `all` that this server can serve: with a list of models it serves no others of the disk.
+        """The models of `all` that this server can serve. A server with a fixed list of models serves only those.
 
         Raises:
             ModelNotLoaded: a served model is still loading.
@@ -72,10 +72,10 @@ class LocalModels:
         return [model for model in self.all() if model.names or self._registry.finds_models]
 
     def find(self, name: str) -> LocalModel:
-        """The model of this name or alias, or the download that it means.
+        """The model of this name or alias, or the download that the name abbreviates.
 
         Raises:
-            ModelNotFound: neither is one served under it, nor does one lie on this disk.
+            ModelNotFound: no model of that name is served or on this disk.
             ModelNotLoaded: a served model is still loading.
         """
         model = self._served(name) or self._on_disk(name)
@@ -84,7 +84,7 @@ class LocalModels:
         return model
 
     def registered_name(self, name: str) -> str:
-        """The registry's name for a model that is requested by this name, which may be an alias."""
+        """The registry's name for a model that a client requests by this name, which may be an alias."""
         try:
             self._registry.find(name)
         except ModelNotFound:
@@ -92,12 +92,12 @@ class LocalModels:
         return name
 
     def delete(self, name: str) -> None:
-        """Removes a download, or an alias, or what was created.
+        """Removes a download, an alias or a preset.
 
         Raises:
             ModelNotFound: nothing has this name.
-            InvalidInput: it is being served, or is not a download of ours.
-            ModelError: the disk refuses.
+            InvalidInput: the model is being served, or Stoker did not download it.
+            ModelError: the files cannot be removed from disk.
         """
         is_name_alone = name in read_aliases() or name in read_presets()
         if not is_name_alone and self.find(name).path in {model.path for model in self.all() if model.served}:
@@ -108,8 +108,8 @@ class LocalModels:
         """Makes `destination` another name of `source`.
 
         Raises:
-            ModelNotFound: there is no `source`.
-            InvalidInput: `destination` cannot be a name, or is one of another model.
+            ModelNotFound: there is no model `source`.
+            InvalidInput: `destination` is not a valid name, or is the name of another model.
         """
         model = self.find(source)
         if any(other.name == destination for other in self.all()) and destination not in read_aliases():
@@ -117,12 +117,12 @@ class LocalModels:
         add_alias(destination, source if source == model.name or source in CATALOG else model.name)
 
     def create(self, name: str, base: str, system: str | None, parameters: Mapping[str, object]) -> None:
-        """Makes `name` a preset: the model `base` with a system prompt and sampling of its own.
+        """Creates the preset `name`: the model `base` with its own system prompt and default sampling parameters.
 
         Raises:
-            ModelNotFound: there is no `base`.
-            InvalidInput: this server finds no new models, `name` cannot be a name or is one of another model, or a
-                parameter is unknown or out of range.
+            ModelNotFound: there is no model `base`.
+            InvalidInput: the server has a fixed list of models, `name` is not a valid name or is that of another model,
+                or a parameter is unknown or out of range.
         """
         if not self._registry.finds_models:
             message = "this server was started with a list of models; `stoker serve` without one finds what is created"
@@ -150,22 +150,22 @@ class LocalModels:
 
 
 async def look_again(registry: Registry, name: str) -> None:
-    """Has what was loaded under this name ended, and finds what has it now."""
+    """Unloads the model of this name, waits for it, and updates the registry with the model that has the name now."""
     if any(status.model_id == name for status in registry.statuses()):
         await registry.unload(name, waits=True)
     await registry.refresh()
 
 
 def can_be_pulled(name: str) -> bool:
-    """It is a known name, or one on the hub."""
+    """Whether the name can be downloaded: a known name, or a name on the hub."""
     return name in CATALOG or name.startswith(HUB_PREFIX) or known_model(name) is not None
 
 
 def pullable(name: str) -> str:
-    """The name of a model that a client may have downloaded: it may not look for files on this disk.
+    """Returns the name if a client may download it. A path is refused, so that clients cannot probe files on this disk.
 
     Raises:
-        ModelFileNotFound: it is neither a known name nor one on the hub.
+        ModelFileNotFound: the name is neither a known name nor one on the hub.
     """
     if can_be_pulled(name):
         return name
@@ -176,7 +176,7 @@ def pullable(name: str) -> str:
 
 
 def _registered(status: ModelStatus, name: str) -> LocalModel | None:
-    """None: the model is not loaded, and its file is gone."""
+    """A model of the registry; None if the model is not loaded and its file no longer exists."""
     names, served = status.spec.names, status.served
     if served is not None:
         card = served.runtime.card

@@ -1,4 +1,4 @@
-"""Downloads that clients wait for: one per model, however many clients ask for it. It knows no wire format."""
+"""Downloads of models, shared by all clients that wait for the same model. Independent of any wire format."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ _REPORT_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PullState:
-    """Progress of a transfer."""
+    """Progress of a download."""
 
     label: str = ""
-    """The file that is being transferred; empty before the first one."""
+    """Name of the file that is being transferred; empty before the first one."""
     total_bytes: int | None = None
     completed_bytes: int = 0
 
 
 class Resolve(Protocol):
-    """`stoker.models.store.resolve`: brings a model, and raises `StokerError`."""
+    """Type of `stoker.models.store.resolve`, which downloads a model and raises `StokerError`."""
 
     def __call__(self, model: str, *, progress: Progress) -> object: ...
 
 
 class Pulls:
-    """All downloads of one server. Belongs to one event loop; each has a thread that ends with it.
+    """All downloads of one server. Belongs to one event loop; each download has its own thread.
 
-    A download without a waiting client is given up at its next piece. It counts until its thread has ended.
+    A download without a waiting client is cancelled at its next piece. It counts toward the limit of downloads until
+    its thread has ended.
     """
 
     def __init__(self, resolve: Resolve) -> None:
@@ -45,11 +46,11 @@ class Pulls:
         self._running: set[_Pull] = set()
 
     async def follow(self, model: str) -> AsyncGenerator[PullState, None]:
-        """Downloads a model to this disk. Yields the progress now and then, and ends when the model is there.
+        """Downloads a model to this disk. Yields the progress at times, and ends when the model is complete.
 
         Raises:
             StokerError: the model cannot be downloaded.
-            Overloaded: too many are being downloaded.
+            Overloaded: too many models are being downloaded.
         """
         pull = self._followed.get(model) or self._start(model)
         pull.num_readers += 1
@@ -77,7 +78,7 @@ class Pulls:
 
 
 async def first_news(states: AsyncGenerator[PullState, None]) -> PullState | None:
-    """The first state that says anything: before it, most of what can go wrong has. None = it was here already."""
+    """Waits for the first state with a file; most errors occur before it. None = the model was on disk already."""
     async for state in states:
         if state.label:
             return state
@@ -85,7 +86,7 @@ async def first_news(states: AsyncGenerator[PullState, None]) -> PullState | Non
 
 
 class _Pull:
-    """One download. It is the `Progress` of its own transfer, on its thread."""
+    """One download, on its own thread. The instance is also the `Progress` object that the transfer reports to."""
 
     def __init__(self, model: str, resolve: Resolve, on_end: Callable[[_Pull], None]) -> None:
         self.model = model
@@ -102,7 +103,11 @@ class _Pull:
         self._reported_at = 0.0
 
     async def states(self) -> AsyncGenerator[PullState, None]:
-        """The newest state whenever it has changed."""
+        """Yields the newest state after every change, until the download ends.
+
+        Raises:
+            StokerError: the download failed.
+        """
         while True:
             changed = self._changed
             if self._is_over:
@@ -130,7 +135,7 @@ class _Pull:
             self._state = state
 
     def close(self) -> None:
-        """Notes the outcome; progress is over."""
+        """The end of the progress; does nothing, because `_run` reports the outcome."""
 
     def _check(self) -> None:
         if self._is_given_up.is_set():
@@ -153,7 +158,7 @@ class _Pull:
         self._tell(self._wake)
 
     def _tell(self, report: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: the server has ended
             self._loop.call_soon_threadsafe(report)
 
     def _end(self, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""`/v1/models` in OpenAI's shape or in Anthropic's; loading and unloading as llama-server's router has it."""
+"""The endpoints of models: lists for OpenAI's and Anthropic's clients; loading as in llama-server's router."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ lists = Router(api="OpenAI")
 router = Router(api="native")
 
 _LIST = "/models"
-"""llama-server's own list; that of OpenAI has only what can be asked."""
+"""Path of llama-server's own list, which also contains downloads; OpenAI's contains only models that can answer."""
 
 
 @lists.endpoint(
@@ -156,7 +156,7 @@ async def follow(call: Call[None]) -> EventStream:
 
 
 def _find(registry: Registry, name: str) -> ModelStatus:
-    """Clients that know a model from `/api/tags` write `:latest` behind its name in the other APIs too."""
+    """Finds a model with or without `:latest`, which clients that know it from `/api/tags` append in other APIs too."""
     try:
         return registry.find(name)
     except ModelNotFound:

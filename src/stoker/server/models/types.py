@@ -1,6 +1,6 @@
-"""The JSON of models, in OpenAI's words and in those of llama-server's router.
+"""The JSON types of models, as in OpenAI's API and in llama-server's router.
 
-The tables say what becomes of each field. In requests `None` means "not given".
+The tables honor, refuse or ignore each field. In requests `None` means "not given".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class UnloadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     wait: bool | None = None
-    """The reply comes when it is done. Not given = as soon as it is begun."""
+    """True: the reply comes when the model is loaded or unloaded. Not given = as soon as this has begun."""
 
 
 class DownloadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +33,12 @@ class LoadRequest(UnloadRequest, frozen=True, kw_only=True):
     """The body of `POST /models/load`."""
 
     reload: bool | None = None
-    """A model that is loaded is loaded again from its file, without a gap."""
+    """True: a loaded model is loaded again from its file, without downtime."""
     source: str | None = None
-    """The name of another model: from now on `model` is one like that, without a gap."""
+    """Name of another model, by which the model under the name `model` is replaced without downtime."""
 
 
-# What becomes of the fields
+# Policies of the fields
 
 LOAD_FIELDS: FieldTable = honoured(
     LoadRequest, {"extra_args": Ignored("model settings are given when the server starts")}
@@ -54,53 +54,52 @@ class ModelsDone(msgspec.Struct, frozen=True):
 
 
 class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model takes, in bytes. Compute buffers are estimated."""
+    """Planned memory of a model, in bytes. Compute buffers are estimated."""
 
     total: int
     weights: int
     kv: int
     compute: int
     cache: int
-    """For conversations that have left the pool, at most."""
+    """Maximum size of the cache for conversations that have left the KV pool."""
     adapters: int
-    """Of those that are loaded with the model."""
+    """Size of the LoRA adapters that are loaded with the model."""
 
 
 class TransferProgress(msgspec.Struct, frozen=True):
-    """How much of a file has been downloaded, in bytes."""
+    """Progress of the download of one file, in bytes."""
 
     done: int
     total: int
-    """0 = not known."""
+    """Size of the file; 0 = unknown."""
 
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model is between disk and memory."""
+    """The state of a model: on disk, loading, or in memory."""
 
     value: str
     """`unloaded`, `loading` or `loaded`; `downloading` in the list of `GET /models`."""
     failed: bool | UnsetType = UNSET
-    """The last attempt to load or to reload it failed."""
+    """True: the last attempt to load or reload the model failed."""
     error: str | UnsetType = UNSET
-    """Why."""
+    """Reason of the failure."""
     pinned: bool = False
-    """Once loaded it stays."""
+    """Whether the model stays loaded once it has been loaded."""
     expires_in_s: float | UnsetType = UNSET
-    """Until it is unloaded unless a request comes. Not there = never."""
+    """Time until the model is unloaded unless a request comes, in seconds. Absent = never."""
     progress: float | dict[str, TransferProgress] | UnsetType = UNSET
-    """How far its weights are while it is loaded, from 0 to 1; how far each file is while it is downloaded. Not there =
-    they are where they belong, or not known."""
+    """Loaded part of the weights, from 0 to 1; for a download, progress of each file. Absent = complete, or unknown."""
     waiting: int = 0
-    """Requests that wait for it to be loaded."""
+    """Number of requests that wait for the model to be loaded."""
     memory: PlannedMemory | UnsetType = UNSET
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[str]
-    """All there are, in their order."""
+    """All stages of loading, in order."""
     current: str
     value: float | UnsetType = UNSET
-    """Of the stage `load`: how far the weights are, from 0 to 1. It never falls."""
+    """Loaded part of the weights in the stage `load`, from 0 to 1. It never decreases."""
 
 
 class ModelNewsData(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +107,7 @@ class ModelNewsData(msgspec.Struct, frozen=True, kw_only=True):
     progress: LoadProgress | UnsetType = UNSET
     memory: PlannedMemory | UnsetType = UNSET
     reason: str | UnsetType = UNSET
-    """Of what was unloaded: `asked`, `expired`, `evicted`, `replaced` or `failed`."""
+    """Reason why the model was unloaded: `asked`, `expired`, `evicted`, `replaced` or `failed`."""
     error: str | UnsetType = UNSET
 
 
@@ -117,8 +116,8 @@ class ModelNews(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     event: str
-    """`model_status` or `model_remove`; of downloads `download_progress`, `download_finished` or `download_failed`; or
-    `models_reload`, of the model `*`: the list of models is another one."""
+    """`model_status` or `model_remove`; for downloads `download_progress`, `download_finished` or `download_failed`; or
+    `models_reload` for the model `*`: the list of models has changed."""
     data: ModelNewsData
 
 
@@ -135,7 +134,7 @@ class TransferNews(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """llama-server's block. Sizes are in tokens, `size` is in bytes."""
+    """llama-server's metadata of a model. `size` is in bytes, context sizes and `n_vocab` are in tokens."""
 
     n_vocab: int
     n_ctx_train: int
@@ -143,7 +142,7 @@ class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
     n_params: int
     size: int
     n_embd: int | UnsetType = UNSET
-    """Width of the hidden states, if they can be asked for."""
+    """Number of dimensions of embeddings, if the model can compute embeddings."""
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,14 +152,15 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     status: ModelState
     max_model_len: int | UnsetType = UNSET
-    """In tokens; this and what follows are there if it is loaded."""
+    """Size of the context in tokens; this field, `meta`, `capabilities` and `tool_format` are present if the model is
+    loaded."""
     meta: ModelMeta | UnsetType = UNSET
     capabilities: Sequence[str] | UnsetType = UNSET
-    """In Ollama's words, of a loaded model: `completion`, `insert`, `tools`, `thinking`, `embedding`."""
+    """Capabilities by Ollama's names, of a loaded model: `completion`, `insert`, `tools`, `thinking`, `embedding`."""
     tool_format: ToolFormat | UnsetType | None = UNSET
-    """How it calls tools; null = it has no chat template, or a broken one."""
+    """Format of the model's tool calls; null = the model has no chat template, or a broken one."""
     parent: str | UnsetType = UNSET
-    """Of a LoRA adapter: the model that it is applied to. Its `path` is the adapter's file."""
+    """For a LoRA adapter, the model that it is applied to; `path` is then the adapter's file."""
     object: str = "model"
     owned_by: str = "stoker"
 

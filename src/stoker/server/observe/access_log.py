@@ -1,4 +1,4 @@
-"""The access log: one line per request, for people or as JSON. No query, prompt, answer or key ever stands in it."""
+"""The access log: one line per request, as text or as JSON. It never contains a query string, prompt, answer or key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_PATH = 200
 
 @contextmanager
 def bare_lines(*, is_json: bool) -> Generator[None]:
-    """Meanwhile JSON lines go to stderr as they are: no collector reads them with a time and a level before them."""
+    """Inside of the context, JSON lines go to stderr without the log's prefix, which log collectors cannot parse."""
     if not is_json:
         yield
         return
@@ -38,7 +38,7 @@ def bare_lines(*, is_json: bool) -> Generator[None]:
 def log_exchange(
     scope: Scope, status: int, duration_s: float, request_id: str, account: Account, *, is_json: bool
 ) -> None:
-    """Logs an exchange that has ended, at level info."""
+    """Logs a request whose response has ended, at level info."""
     if not access_log.isEnabledFor(logging.INFO):
         return
     method, path = scope["method"], _printable(scope["path"][:_MAX_PATH])
@@ -69,7 +69,7 @@ def _word(value: object) -> str:
 
 
 def _fields(account: Account) -> dict[str, Any]:
-    """What is known of a request that asked a model for something."""
+    """The fields of an account that are known; those about tokens only for requests to a model."""
     known: dict[str, Any] = {"key": account.key_name} if account.key_name else {}
     if account.reply_id and not account.own_id:
         known["reply_id"] = account.reply_id

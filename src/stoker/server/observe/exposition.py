@@ -1,4 +1,4 @@
-"""`GET /metrics`: Prometheus asks, and is told what the heartbeats and the requests have said. No model is asked."""
+"""`GET /metrics` for Prometheus, from the engines' heartbeats and the counts of requests. It queries no engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def metrics(call: Call[None]) -> Response:
 
 
 class _Exposed(CollectorRegistry):
-    """A registry for one scrape."""
+    """A Prometheus registry for one scrape."""
 
     def __init__(self, server: Server, others: Mapping[str, Sequence[RequestSample]]) -> None:
         super().__init__(auto_describe=False)
@@ -46,5 +46,5 @@ class _Server(Collector):
         return [*with_aliases(own), responses]
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the models cannot be asked before there is an event loop."""
+        """No metrics: models are unavailable before the event loop runs."""
         return ()

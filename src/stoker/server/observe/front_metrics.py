@@ -1,7 +1,7 @@
-"""The metrics of several servers in front of the same engines, as one of them tells them. It asks no server itself.
+"""Combines the metrics of several servers in front of the same engines. A given function queries the other servers.
 
-Each server, a *front*, counts the requests that it has answered, and a scrape reaches any of them. So the front that is
-scraped asks the others, and a label `front` tells whose requests a sample counts. What engines report is there once.
+Each server, a *front*, counts the requests that it has answered, and a scrape reaches any one front. So this front
+queries the others, and a label `front` tells whose requests a sample counts. Metrics of engines appear only once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stoker.server.observe.response_counts import ResponseCounts
 
 _RESPONSES = ResponseCounts().family().name
 _NAMES = (*(PREFIX + row.name for row in ROWS if row.is_of_requests), _RESPONSES)
-"""Families that each front counts by itself."""
+"""Names of the metric families that each front counts by itself."""
 
 
 class RequestSample(msgspec.Struct, frozen=True, array_like=True):
-    """One sample of a family that counts the requests of one front; it can be sent to another front."""
+    """One sample of a metric family that counts the requests of one front; it can be sent to another front."""
 
     family: str
     name: str
@@ -38,8 +38,8 @@ class Fronts:
     """The servers in front of the same engines.
 
     Args:
-        own: name of this one; empty = there is no other one, and no label.
-        ask: the samples of the others, by their names.
+        own: name of this front; empty = there is only one, and no label.
+        ask: queries the other fronts, and returns their samples by name of the front.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Fronts:
 
 
 def request_samples(models: Iterable[ModelStatus], responses: ResponseCounts) -> list[RequestSample]:
-    """What this front has counted: the part that other fronts do not know."""
+    """The samples that this front has counted, which other fronts do not know."""
     facts = [Facts(status, NOT_LOADED) for status in models]
     found = [*(row.family(facts) for row in ROWS if row.is_of_requests), responses.family()]
     return [
@@ -61,12 +61,12 @@ def request_samples(models: Iterable[ModelStatus], responses: ResponseCounts) ->
 
 
 def add_fronts(families: Iterable[Metric], own: str, others: Mapping[str, Sequence[RequestSample]]) -> None:
-    """Labels the samples that this front has counted, and adds those of the others.
+    """Labels the samples that this front has counted, and adds those of the other fronts to the same families.
 
     Args:
-        families: of this front, with those of its responses.
-        own: its name.
-        others: by the names of the fronts.
+        families: metric families of this front, including those of its responses; modified in place.
+        own: name of this front.
+        others: samples of the other fronts, by name of the front.
     """
     by_name = {family.name: family for family in families}
     for family in (by_name[name] for name in _NAMES):

@@ -1,4 +1,4 @@
-"""The metrics about images and recordings in `/metrics`: one row for each family. This module counts nothing."""
+"""The metric families about images and recordings, one row for each. The module only reads counts."""
 
 from __future__ import annotations
 

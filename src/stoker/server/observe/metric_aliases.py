@@ -1,8 +1,8 @@
-"""The same numbers under the names of vLLM's and llama-server's metrics, so that dashboards made for them go on.
+"""Exposes metrics also under the names of vLLM and llama-server, so that dashboards made for them work.
 
-What is there: all that has a meaning here, with their labels, and what is really nought. What is not: what vLLM exposes
-only if asked to (blocks' lifetimes, corrupted requests), sleeping engines, reasons for waiting, cached tokens that were
-computed again; drafts by position.
+All metrics that have a meaning here are present with their labels, and those whose value is really 0. Absent are those
+that vLLM exposes only on request (lifetimes of blocks, corrupted requests), sleeping engines, reasons for waiting,
+cached tokens that were computed again, and drafts by position.
 
 Names and labels are those of `vllm/v1/metrics/loggers.py` and `tools/server/server-task.cpp`.
 """
@@ -20,24 +20,24 @@ from stoker.server.observe.metric_rows import PREFIX
 
 _POOL, _TIERS = frozenset({"pool"}), frozenset({"ram", "disk"})
 _ENGINE = {"engine": "0"}
-"""vLLM numbers its engines; the replicas of a model are one here."""
+"""Label of vLLM, which numbers its engines. Here, all replicas of a model count as one engine."""
 _LABELS = ("model_name", "engine")
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """One more name for a family."""
+    """A further name for a metric family."""
 
     name: str
-    """Without `_total`."""
+    """The further name, without `_total`."""
     of: str
-    """Without the prefix of our own names."""
+    """Name of Stoker's own family, without its prefix."""
     labels: Mapping[str, str]
-    """Our labels that it keeps -> what they are called there; over all others the values are added up."""
+    """New name of each of the family's labels that are kept; values are summed over all other labels."""
     extra: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Labels that are the same for every value."""
+    """Labels with constant values."""
     tiers: frozenset[str] | None = None
-    """Given: only the values of these."""
+    """Cache tiers whose values are included; None = all."""
 
 
 _VLLM_LABELS = {"model": "model_name"}
@@ -115,7 +115,7 @@ ALIASES = (
 
 
 def with_aliases(families: Iterable[Metric]) -> list[Metric]:
-    """All of `metrics.families`, and after them the same under their other names."""
+    """The metric families, followed by those with the names of vLLM and llama-server."""
     own = {family.name: family for family in families}
     renamed = [_renamed(own[PREFIX + alias.of], alias) for alias in ALIASES]
     sources = _prompt_tokens_by_source(own)
@@ -151,7 +151,7 @@ def _prompt_tokens_by_source(own: Mapping[str, Metric]) -> Metric:
 
 
 def _cache_config(own: Mapping[str, Metric]) -> Metric:
-    """KV is counted in tokens: blocks of one."""
+    """vLLM's configuration of the KV cache. Stoker counts KV in tokens, that is, in blocks of one token."""
     names = ("block_size", "num_gpu_blocks")
     family = GaugeMetricFamily("vllm:cache_config_info", "Configuration of the KV pool", labels=(*_LABELS, *names))
     for model, capacity in _by_model(own["stoker_kv_capacity_tokens"]):
@@ -177,7 +177,7 @@ def _names_in_use(samples: Iterable[Sample], model: str) -> str:
 
 
 def _media_cache(own: Mapping[str, Metric]) -> Iterator[Metric]:
-    """0 for models that take text only. Those of llama-server and vLLM, whose steps are not known, have no values."""
+    """Counts of vLLM's cache of encoded media: 0 for text models; none where llama-server or vLLM hides the steps."""
     models = [model for model, steps in _by_model(own["stoker_steps"]) if steps]
     hits, encoded = (dict(_by_model(own[f"stoker_encoder_{name}"])) for name in ("hits", "parts"))
     found = {model: hits.get(model, 0.0) for model in models}

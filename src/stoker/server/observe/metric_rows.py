@@ -1,4 +1,4 @@
-"""Rows of `metrics`: the kinds of families, and where the values of a row come from."""
+"""Building blocks of the tables of metrics: the kinds of metric families, and functions that supply their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIX = "stoker_"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about one model at one moment."""
+    """The state and the health of one model at the time of a scrape."""
 
     status: ModelStatus
     health: Health
@@ -38,9 +38,9 @@ _Buckets: TypeAlias = Callable[[Facts], Iterable[tuple[Sequence[float], Distribu
 
 
 class OfRequests:
-    """Marks values that come from the requests that this server has answered, and not from an engine.
+    """Marks a source of values that counts requests answered by this server, as opposed to an engine's report.
 
-    Several servers in front of the same engines each count their own.
+    Several servers in front of the same engines each count their own requests.
     """
 
     def __init__(self, values: Callable[[Facts], Any]) -> None:
@@ -51,16 +51,16 @@ class OfRequests:
 
 
 class Row(Protocol):
-    """Makes one family of `/metrics`."""
+    """A row of the table, which makes one metric family of `/metrics`."""
 
     @property
     def name(self) -> str:
-        """Of the family, without `PREFIX`."""
+        """Name of the family, without `PREFIX`."""
         ...
 
     @property
     def is_of_requests(self) -> bool:
-        """See `OfRequests`."""
+        """Whether the values count requests of this server, see `OfRequests`."""
         ...
 
     def family(self, models: Iterable[Facts]) -> Metric:
@@ -101,7 +101,7 @@ class _Distributed:
     name: str
     help: str
     values: _Buckets
-    """The upper bounds of the buckets, and what was counted; nothing if nothing is known."""
+    """Upper bounds of the buckets and the distribution; empty if there is none yet."""
 
     @property
     def is_of_requests(self) -> bool:
@@ -127,17 +127,17 @@ def of_model(value: Callable[[Facts], float]) -> _Values:
 
 
 def of_requests(value: Callable[[RequestMetrics], float]) -> _Values:
-    """One number for each model, as its requests were counted."""
+    """One number for each model, from the counts of its requests."""
     return OfRequests(lambda facts: [((), value(facts.requests))])
 
 
 def counts(found: Callable[[RequestMetrics], Mapping[str, int]]) -> _Values:
-    """One number for each label value, as the requests of the model were counted."""
+    """One number for each value of a label, from the counts of the model's requests."""
     return OfRequests(lambda facts: [((label,), count) for label, count in found(facts.requests).items()])
 
 
 def pairs(found: Callable[[RequestMetrics], Mapping[tuple[str, str], int]]) -> _Values:
-    """One number for each pair of label values."""
+    """One number for each pair of values of two labels, from the counts of the model's requests."""
     return OfRequests(lambda facts: found(facts.requests).items())
 
 
@@ -152,27 +152,27 @@ def of_engine(value: Callable[[EngineStats], float]) -> _Values:
 
 
 def of_lender(value: Callable[[EngineStats], float]) -> _Values:
-    """As `of_engine`, for models whose KV pools have no fixed size."""
+    """Like `of_engine`, only for models whose KV pools have no fixed size."""
     return labeled(lambda stats: [((), value(stats))] if stats.kv_share_bytes else [])
 
 
 def borrowed_bytes(stats: EngineStats) -> int:
-    """Bytes that the pool may hold beyond its share."""
+    """Bytes of KV that the pool may hold beyond its own share."""
     return max(0, stats.kv_capacity_bytes - stats.kv_share_bytes)
 
 
 def lent_bytes(stats: EngineStats) -> int:
-    """Bytes that the pool may not hold of its share."""
+    """Bytes of the pool's own share that it may not use, because they are lent."""
     return max(0, stats.kv_share_bytes - stats.kv_capacity_bytes)
 
 
 def of_drafts(value: Callable[[EngineStats], float]) -> _Values:
-    """As `of_engine`, for drafts. A llama-server counts no steps, and does not report its drafts."""
+    """Like `of_engine`, for drafts (speculative decoding). llama-server counts no steps and does not report drafts."""
     return labeled(lambda stats: [((), value(stats))] if stats.num_steps else [])
 
 
 def of_encoder(value: Callable[[EncoderLoad], float]) -> _Values:
-    """One number of the process that encodes images and recordings; none if the model takes text only."""
+    """One number from the process that encodes images and recordings; none if the model takes only text."""
 
     def values(of: Facts) -> _Numbers:
         encoder = of.health.encoder
@@ -182,7 +182,7 @@ def of_encoder(value: Callable[[EncoderLoad], float]) -> _Values:
 
 
 def of_transcriber(value: Callable[[TranscriberLoad], float]) -> _Values:
-    """One number of the process that transcribes; none if the model is none that does."""
+    """One number from the process that transcribes speech; none if the model does not transcribe."""
 
     def values(of: Facts) -> _Numbers:
         transcriber = of.health.transcriber
@@ -192,24 +192,24 @@ def of_transcriber(value: Callable[[TranscriberLoad], float]) -> _Values:
 
 
 def each_draft(**values: Callable[[EngineStats], float]) -> _Values:
-    """As `of_drafts`, one number for each of these label values."""
+    """Like `of_drafts`, with one number for each of these values of a label."""
     return labeled(
         lambda stats: [((label,), value(stats)) for label, value in values.items()] if stats.num_steps else []
     )
 
 
 def each(**values: Callable[[EngineStats], float]) -> _Values:
-    """One number for each of these label values, from the newest report of the engine."""
+    """One number for each of these values of a label, from the newest report of the engine."""
     return labeled(lambda stats: [((label,), value(stats)) for label, value in values.items()])
 
 
 def of_adapters(value: Callable[[AdapterLoad], float]) -> _Values:
-    """One number for each adapter that is loaded."""
+    """One number for each loaded LoRA adapter."""
     return labeled(lambda stats: [((adapter.name,), value(adapter)) for adapter in stats.adapters])
 
 
 def _known(labels: Mapping[str, str]) -> dict[str, str]:
-    """A label without a value is as good as none: only replicas of a cluster have a node."""
+    """The labels that have a value: only replicas of a cluster have a `node`."""
     return {name: value for name, value in labels.items() if value or name != "node"}
 
 
@@ -245,16 +245,16 @@ def rate(count: float, seconds: float) -> float:
 
 
 def computed_prompt_tokens(stats: EngineStats) -> int:
-    """Prompt tokens that the cache did not hold."""
+    """Number of prompt tokens that were computed, because the cache did not hold them."""
     return stats.prompt_tokens - stats.cached_tokens
 
 
 def tier_queries(stats: EngineStats) -> int:
-    """Prompt tokens that were looked up in RAM and on disk; 0 without these tiers."""
+    """Number of prompt tokens that were looked up in the cache tiers in RAM and on disk; 0 without these tiers."""
     has_tiers = stats.tiers.ram_limit_bytes > 0 or stats.tiers.disk_limit_bytes > 0
     return stats.prompt_tokens - stats.pool_hit_tokens if has_tiers else 0
 
 
 def decode_seconds(requests: RequestMetrics) -> float:
-    """Time that requests spent between their first and their last token."""
+    """Total time of all requests between their first and their last token, in seconds."""
     return requests.decode_s.snapshot().total

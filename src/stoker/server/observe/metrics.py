@@ -1,6 +1,6 @@
-"""The metrics about models in `/metrics`: one row for each family. This module counts nothing.
+"""The metric families about models in `/metrics`, one row for each. The module only reads counts.
 
-Names and buckets do not change, because dashboards depend on them. `exposition` has the names of other servers.
+Names and buckets do not change, because dashboards depend on them. `metric_aliases` has the names of other servers.
 """
 
 from __future__ import annotations
@@ -441,7 +441,7 @@ ROWS: Sequence[Row] = (
 
 
 def families(models: Iterable[ModelStatus]) -> list[Metric]:
-    """Everything that is known now about these models; families without a value are there too."""
+    """All metric families with the current values of these models; families without a value are included."""
     facts = [Facts(status, _health(status)) for status in models]
     return [row.family(facts) for row in ROWS]
 

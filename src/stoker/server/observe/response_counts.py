@@ -1,4 +1,4 @@
-"""How many responses there were, by route and by class of status. It knows no model."""
+"""Counts HTTP responses by route and by class of status. Independent of models."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from prometheus_client.core import CounterMetricFamily
 from starlette.types import Scope
 
 ROUTE = "route"
-"""In a scope's state: the path of the endpoint that answers, as a pattern. Set when a route was found."""
+"""Key in a scope's state: the path pattern of the endpoint that answers. Set when the route is found."""
 
 _NO_ROUTE = "none"
-"""The label of requests that reached no endpoint: unknown paths, wrong methods, refused clients."""
+"""Label for requests that reached no endpoint: unknown paths, wrong methods, refused clients."""
 
 
 class ResponseCounts:
-    """Totals since the start. There are as many as endpoints times classes, whatever clients ask for."""
+    """Totals since the start, per endpoint and class of status, so their number is bounded whatever clients request."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def note(self, scope: Scope, status: int) -> None:
-        """A response has ended with this status; 0 = there was none."""
+        """Counts a response that has ended with this status; 0 = no response was sent."""
         route = scope["state"].get(ROUTE)
         method = scope["method"] if route else ""
         self._counts[route or _NO_ROUTE, method, f"{status // 100}xx"] += 1
 
     def family(self) -> CounterMetricFamily:
-        """For the exposition."""
+        """The totals as a metric family."""
         family = CounterMetricFamily(
             "stoker_http_responses",
             "HTTP responses, by endpoint and class of status",

@@ -1,7 +1,7 @@
-"""A span per HTTP request for an OpenTelemetry collector: times, sizes and names, never text. Off unless asked for.
+"""Tracing: one OpenTelemetry span per HTTP request, with times, sizes and names, but never text. Off by default.
 
-The attributes are those of OpenTelemetry's conventions for HTTP servers and for generative AI. Only this module knows
-the packages, which are an extra; without an endpoint none of them is imported and no layer is there.
+The attributes follow OpenTelemetry's conventions for HTTP servers and for generative AI. Only this module imports the
+packages, which are an optional extra. Without an endpoint, they are not imported and the layer does not exist.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _EXPORT_TIMEOUT_S = 5
 
 
 class Tracing:
-    """The layer inside of `RequestBorder`. A caller's `traceparent` makes its span a child of the caller's.
+    """ASGI layer inside of `RequestBorder` that makes the spans. A `traceparent` header names the parent span.
 
     Args:
-        app: what is traced.
-        provider: where spans go.
+        app: the application that is traced.
+        provider: receives the spans.
     """
 
     def __init__(self, app: ASGIApp, provider: TracerProvider) -> None:
@@ -73,13 +73,13 @@ class Tracing:
 
 
 def open_provider(endpoint: str) -> TracerProvider:
-    """Collects spans and sends them in the background; `shutdown` sends the rest.
+    """A provider that collects spans and sends them in the background; its `shutdown` sends the remaining ones.
 
     Args:
         endpoint: the collector's URL for OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`.
 
     Raises:
-        ConfigError: the packages are not installed.
+        ConfigError: the packages of the extra `otel` are not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -1,8 +1,8 @@
-"""Gets a file from a public address that a client named, and nothing from any other address.
+"""Downloads a file from a URL of a client, from public addresses only: protection against request forgery (SSRF).
 
-The name is resolved once, and the connection goes to an address that was checked: a name that resolves differently the
-next time gains nothing. Every redirect is checked anew. What cannot be had and what may not be had look the same to
-the client, so that it cannot learn which ports are open here.
+The host name is resolved once, and the connection goes to the address that was checked, so a name that later resolves
+to another address (DNS rebinding) gains nothing. Every redirect is checked anew. A forbidden and a failed download give
+the same error, so that clients cannot learn which ports are open in the server's network.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def _connected(address: str, port: int, wait_s: float) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What may be fetched.
+    """Rules for downloads: which hosts are allowed, and the time limit.
 
     Args:
-        domains: names that may be asked, with all names below them; empty = every public one.
+        domains: allowed domains, including their subdomains; empty = every public one.
     """
 
     domains: tuple[str, ...] = ()
@@ -61,20 +61,20 @@ class Rules:
 
 
 class _NotHad(Exception):
-    """The file cannot be had, or may not."""
+    """The file cannot be downloaded, or its address is not allowed."""
 
 
 def fetch(url: str, max_bytes: int, rules: Rules, where: str) -> bytes:
-    """The content of a URL. It waits, so it belongs on a thread of its own.
+    """Downloads the content of a URL. Blocks, so call it on a separate thread.
 
     Args:
-        url: `http` or `https`, as the client wrote it.
-        max_bytes: more are not read.
-        rules: what may be fetched.
-        where: the URL's path in the request, for the error.
+        url: an `http` or `https` URL, as the client wrote it.
+        max_bytes: maximum size of the file, in bytes.
+        rules: allowed hosts and time limit.
+        where: path of the URL in the request, for the error.
 
     Raises:
-        InvalidInput: the URL breaks a rule, or the file cannot be had.
+        InvalidInput: the URL breaks a rule, or the file cannot be downloaded or is too large.
     """
     deadline = time.monotonic() + rules.wait_s
     try:
@@ -89,7 +89,7 @@ def fetch(url: str, max_bytes: int, rules: Rules, where: str) -> bytes:
 
 
 def is_public(address: str) -> bool:
-    """The address is public: it names the same machine for the whole Internet."""
+    """Whether an IP address is public. An IPv4 address that an IPv6 address embeds decides for it."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
@@ -118,7 +118,7 @@ def _is_below(host: str, domain: str) -> bool:
 
 
 def _get(parts: SplitResult, max_bytes: int, rules: Rules, deadline: float) -> bytes | str:
-    """The content, or where it is instead."""
+    """The content of a URL, or the target of a redirect."""
     assert parts.hostname is not None
     port = parts.port or _PORTS[parts.scheme]
     addresses = rules.resolve(parts.hostname, port)
@@ -136,7 +136,7 @@ def _get(parts: SplitResult, max_bytes: int, rules: Rules, deadline: float) -> b
             return location
         found = _content(response, max_bytes)
         if not found or time.monotonic() >= deadline:
-            raise _NotHad  # a connection that was cut looks like the end of a short answer
+            raise _NotHad  # a connection cut by the timer looks like a short answer
         return found
     finally:
         watch.cancel()
@@ -154,17 +154,17 @@ def _content(response: http.client.HTTPResponse, max_bytes: int) -> bytes:
         if len(found) > max_bytes:
             raise _NotHad
     if response.length:
-        raise _NotHad  # cut off
+        raise _NotHad  # the content is incomplete
     return bytes(found)
 
 
 class _Connection(http.client.HTTPConnection):
-    """To one address, whatever its name resolves to by now. Proxies of the environment are not asked."""
+    """A connection to one checked address, independent of DNS and of proxies in environment variables."""
 
     def __init__(self, host: str, port: int, address: str, rules: Rules, deadline: float, *, has_tls: bool) -> None:
         super().__init__(host, port)
         self._address, self._rules, self._deadline, self._has_tls = address, rules, deadline, has_tls
-        self.default_port = port  # or the Host header would name it
+        self.default_port = port  # otherwise the header Host would contain the port
 
     def connect(self) -> None:
         left_s = self._deadline - time.monotonic()
@@ -175,7 +175,7 @@ class _Connection(http.client.HTTPConnection):
             self.sock = _tls().wrap_socket(self.sock, server_hostname=self.host)
 
     def cut(self) -> None:
-        """Aborts the connection from another thread: a blocked read or write returns."""
+        """Aborts the connection from another thread, so that a blocked read or write returns."""
         sock = self.sock
         if sock is not None:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Puts into the messages of a request what the files say that they name: images of URLs, stored files, documents."""
+"""Resolves the files that a request's messages name: inserts images from URLs, stored files, and documents."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _readers = ThreadPoolExecutor(_READ_AT_A_TIME, thread_name_prefix="stoker-docume
 
 
 async def resolve_files(call: Call[Any], card: ModelCard, messages: object, where: str) -> None:
-    """Resolves every name of a file in some messages, and replaces documents by their text and images.
+    """Inserts all files that messages name by URL or id, and replaces documents by their text and images.
 
     Args:
-        call: the request; its client is the owner of stored files.
-        card: of the model.
-        messages: plain JSON, in the shape of any dialect; it is changed.
-        where: what the messages are called in the request.
+        call: the request; stored files must belong to its client.
+        card: card of the model.
+        messages: plain JSON in the shape of any API; modified in place.
+        where: name of the messages' field in the request, for errors.
 
     Raises:
-        InvalidInput: a file cannot be had, is too large, or cannot be read.
-        FileNotStored: no file of this client has such an id.
+        InvalidInput: a file cannot be downloaded, is too large, or cannot be read.
+        FileNotStored: the client has no stored file of that id.
     """
     if has_documents(messages) or any(references(messages, where)):
         await call.wait(_resolve(call, card, messages, where))
@@ -64,17 +64,17 @@ def _no_store() -> NoReturn:
 
 
 async def take_stored(found: list[Reference], files: FileStore, owner: str, where: str) -> None:
-    """Puts files of the store in place of their ids.
+    """Replaces ids of stored files by the files.
 
     Args:
-        found: parts that name stored files.
+        found: parts of messages that name stored files.
         files: the store.
-        owner: whose files they must be, see `owner_tag`.
-        where: what the messages are called in the request.
+        owner: owner that the files must have, see `owner_tag`.
+        where: name of the messages' field in the request, for errors.
 
     Raises:
-        FileNotStored: an id names no file of this owner.
-        InvalidInput: a file is too large, or all of them are together.
+        FileNotStored: the owner has no file of that id.
+        InvalidInput: a file is too large, or all files together are.
     """
     _check_count(found, where)
     num_bytes = 0
@@ -92,7 +92,7 @@ async def take_stored(found: list[Reference], files: FileStore, owner: str, wher
 def _content(path: Path, reference: Reference) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:  # it was deleted just now
+    except OSError as error:  # the file was deleted in the meantime
         message = f"the file {reference.file_id[:100]!r} is no longer stored here"
         raise FileNotStored(message, file_id=reference.file_id[:100], parameter=reference.where) from error
 
@@ -100,14 +100,14 @@ def _content(path: Path, reference: Reference) -> bytes:
 async def fetch_files(
     messages: object, card: ModelCard, config: ServerConfig, where: str, rules: Rules | None = None
 ) -> None:
-    """Puts a `data:` URL in place of each URL of a file, if the settings allow that and the model takes such files.
+    """Replaces each URL of a file by a `data:` URL, if the settings allow downloads and the model accepts such files.
 
     Args:
-        messages: plain JSON, in the shape of any dialect; it is changed.
-        card: of the model.
-        config: says whether files are fetched, and from which domains.
-        where: what the messages are called in the request.
-        rules: for tests.
+        messages: plain JSON in the shape of any API; modified in place.
+        card: card of the model.
+        config: says whether files are downloaded, and from which domains.
+        where: name of the messages' field in the request, for errors.
+        rules: replaces the rules of `config`, for tests.
 
     Raises:
         InvalidInput: there are too many URLs, or one cannot be fetched.

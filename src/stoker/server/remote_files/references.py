@@ -1,4 +1,4 @@
-"""Which parts of messages name a file that is elsewhere, by a URL or an id, and how a part takes the file instead."""
+"""Finds the parts of messages that name a file by a URL or an id, and inserts the file. Downloads nothing itself."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from stoker.chat.documents import DOCUMENT_TYPES, message_parts
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A part that names a file."""
+    """A part of a message that names a file by `url` or by `file_id`."""
 
     part: dict[str, Any]
-    """Plain JSON, of a request."""
+    """The part, as plain JSON of the request; `put` changes it."""
     where: str
-    """Path of the name in the request."""
+    """Path of the URL or id in the request."""
     url: str = ""
     file_id: str = ""
-    """Exactly one of both is there."""
+    """Id of a stored file. Exactly one of `url` and `file_id` is not empty."""
 
     @property
     def is_image(self) -> bool:
-        """The part is to be an image, and no document."""
+        """Whether the file must be an image, as opposed to a document."""
         return self.part.get("type") not in DOCUMENT_TYPES
 
     def put(self, data: bytes) -> None:
-        """Puts the file in place of its name."""
+        """Replaces the URL or id in the part by the content of the file, in base64."""
         encoded = f"data:;base64,{base64.b64encode(data).decode()}"
         part = self.part
         match part:
@@ -46,7 +46,7 @@ class Reference:
 
 
 def references(messages: object, where: str) -> Iterator[Reference]:
-    """Every part of some messages that names a file; `where` is the path of the messages."""
+    """All parts of messages that name a file; `where` is the path of the messages in the request."""
     found = (_reference(place.fields, place.where) for place in message_parts(messages, where))
     return (reference for reference in found if reference is not None)
 

@@ -1,4 +1,4 @@
-"""Which adapters a request asks for, in the fields of any dialect."""
+"""Determines the LoRA adapters that a request of any API selects."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stoker.server.request.fields import Lora, LoraChoice
 
 
 def adapter_choices(lora: Lora | None) -> list[AdapterChoice] | None:
-    """The field `lora`; None if it was not given.
+    """The adapters in the field `lora`; None if the field is not given.
 
     Raises:
-        InvalidInput: an item names none.
+        InvalidInput: an item has neither a name nor an id, or both.
     """
     if lora is None:
         return None
@@ -23,12 +23,12 @@ def adapter_choices(lora: Lora | None) -> list[AdapterChoice] | None:
 def with_named_adapter(
     choices: list[AdapterChoice] | None, model: str | None, served: ServedModel
 ) -> list[AdapterChoice] | None:
-    """The adapters that `lora` names, or the one after the colon of the model's name, as in `smollm2:sql`.
+    """The adapters of `lora`, or the one that follows a colon in the model's name, as in `smollm2:sql`.
 
-    For a model without adapters, the text after the colon is a tag, as in `smollm2:135m`: `check_named` accepted it.
+    For a model without adapters, the text after the colon is a tag, as in `smollm2:135m`, which `check_named` accepted.
 
     Raises:
-        InvalidInput: both are given.
+        InvalidInput: the model's name and `lora` both name adapters.
     """
     adapter = adapter_in(model, served.names) if model else None
     if adapter is None or not served.runtime.card.adapters:
@@ -39,10 +39,10 @@ def with_named_adapter(
 
 
 def check_named(model: str | None, served: ServedModel, *, takes_any_name: bool) -> None:
-    """Whether `model` can mean this one.
+    """Checks that the name `model` can mean the served model.
 
     Raises:
-        ModelNotFound: its name has a suffix, but the model has no adapters, and names are checked here.
+        ModelNotFound: the name has a suffix, the model has no adapters, and the server checks names.
     """
     if takes_any_name or not model or adapter_in(model, served.names) is None or served.runtime.card.adapters:
         return

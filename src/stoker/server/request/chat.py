@@ -1,4 +1,4 @@
-"""The body of OpenAI's chat completions, which others read too: its type, its tables, and the prompt it means.
+"""The body of OpenAI's chat completions, which other endpoints use too: its type, its tables, and its prompt.
 
 `None` means "not given".
 """
@@ -29,18 +29,18 @@ _NO_TEMPLATE_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool | None = None
-    """One more chunk before `[DONE]`, with the token counts."""
+    """True: a further chunk with the token counts precedes `[DONE]`."""
     continuous_usage_stats: bool | None = None
-    """Token counts so far on every chunk (an addition of vLLM)."""
+    """True: every chunk has the token counts so far (an addition of vLLM)."""
 
 
 class ChatCompletionRequest(TracedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]] | None = None
-    """`text.messages` reads them, as leniently as clients write their histories."""
+    """The conversation. `text.messages` reads it leniently, because clients write their histories in many forms."""
     n: Int | None = None
-    """Answers to the conversation. They compute the prompt once."""
+    """Number of answers. The prompt is computed only once."""
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Int | None = None
@@ -62,10 +62,10 @@ class ChatCompletionRequest(TracedFields, frozen=True, kw_only=True):
     parse_tool_calls: bool | None = None
     """False: tool calls stay in the content, as the model writes them."""
     reasoning_format: str | None = None
-    """`none` leaves the reasoning in the content, `deepseek-legacy` in that of streams only. With `auto` and `deepseek`
-    it is a field of its own."""
+    """`none` leaves the reasoning in the content, `deepseek-legacy` only in the content of streams. With `auto` and
+    `deepseek` the reasoning has its own field."""
     reasoning_budget_tokens: Int | None = None
-    """Most tokens of reasoning; -1 = no limit."""
+    """Maximum number of tokens of reasoning; -1 = no limit."""
     thinking_budget_tokens: Int | None = None
     """Another name of `reasoning_budget_tokens`."""
     thinking_token_budget: Int | None = None
@@ -114,7 +114,7 @@ CHAT_PROMPT_FIELDS: FieldTable = honoured(
 def chat_prompt(
     wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime, thoughts: Thoughts = NO_THOUGHTS
 ) -> str:
-    """The prompt of a conversation, by the model's template, with remembered reasoning.
+    """The prompt of a conversation, rendered by the model's chat template, with stored reasoning inserted.
 
     Raises:
         InvalidInput: the messages are malformed, or the template refused them.
@@ -123,12 +123,12 @@ def chat_prompt(
 
 
 def chat_counting(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime, thoughts: Thoughts) -> CountTokens:
-    """Asks how long that prompt is. For errors see `chat_prompt`."""
+    """The question to the engine how many tokens the prompt has. Errors are those of `chat_prompt`."""
     return prompt_question(recalled(conversation(wire), thoughts), runtime)
 
 
 def conversation(wire: ChatCompletionRequest | ChatPromptRequest) -> Conversation:
-    """The part of a request that decides its prompt.
+    """The conversation of a request, which decides its prompt.
 
     Raises:
         InvalidInput: the messages or the tools are malformed.
@@ -161,7 +161,7 @@ def chat_thinking(wire: ChatCompletionRequest) -> Thinking:
     """A request's settings for reasoning.
 
     Raises:
-        InvalidInput: `reasoning_format` is none of llama-server's.
+        InvalidInput: `reasoning_format` is not one of llama-server's formats.
     """
     form = wire.reasoning_format or "auto"
     if form not in _REASONING_FORMATS:
@@ -179,10 +179,10 @@ def chat_thinking(wire: ChatCompletionRequest) -> Thinking:
 
 
 def template_kwargs(raw: Mapping[str, object] | None, reasoning_effort: str | None) -> dict[str, object]:
-    """The variables that a request gives to the template.
+    """The variables that a request passes to the chat template.
 
     Raises:
-        InvalidInput: one of them would replace the conversation.
+        InvalidInput: a variable would replace the conversation.
     """
     given: dict[str, object] = dict(raw or {})
     if taken := _NO_TEMPLATE_KWARGS & given.keys():
@@ -194,10 +194,10 @@ def template_kwargs(raw: Mapping[str, object] | None, reasoning_effort: str | No
 
 
 def top_logprobs(top: int | None) -> int | None:
-    """`top_logprobs`, checked.
+    """Checks and returns `top_logprobs`.
 
     Raises:
-        InvalidInput: out of range.
+        InvalidInput: the number is out of range.
     """
     if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
         raise InvalidInput(f"`top_logprobs` must be between 0 and {MAX_TOP_LOGPROBS}", parameter="top_logprobs")

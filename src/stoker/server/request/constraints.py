@@ -1,4 +1,4 @@
-"""Constraints on the text of an answer: the fields of all dialects as one `GrammarText`."""
+"""Converts the fields that constrain the text of an answer (JSON schema, regex, grammar, …) to one `GrammarText`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def grammar_of(fields: ConstrainedFields) -> GrammarText | None:
     """The constraint of a request; None if it has none.
 
     Raises:
-        InvalidInput: there is more than one, or one is malformed.
-        UnsupportedParameter: a kind of constraint that does not exist here.
+        InvalidInput: the request has more than one constraint, or a malformed one.
+        UnsupportedParameter: a kind of constraint is not supported.
     """
     found = dict(_constraints(fields))
     if len(found) > 1:
@@ -35,7 +35,7 @@ def grammar_of(fields: ConstrainedFields) -> GrammarText | None:
 
 
 def text_plan(fields: ConstrainedFields, prompt: str = "") -> Plan:
-    """The plan of a request that continues a text.
+    """The plan of a request that continues a text instead of a conversation.
 
     Raises:
         InvalidInput: see `grammar_of`.

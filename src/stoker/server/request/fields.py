@@ -1,4 +1,4 @@
-"""The fields of a request that mean the same in several APIs: sampling, number of answers, fairness key. Types only.
+"""Types with the fields of requests that several APIs share: sampling, constraints, scheduling, streams.
 
 `None` means "not given". The names are those of OpenAI, llama-server, vLLM and Ollama.
 """
@@ -11,17 +11,18 @@ import msgspec
 from msgspec import Meta
 
 Int: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""JSON integers have no bound; ours fit into 64 bits."""
+"""A signed 64-bit integer; JSON itself does not limit integers."""
 
 Bias: TypeAlias = float | bool
-"""A number is added to the logit; `false` bans the token."""
+"""A bias: a number is added to the logit, and `false` bans the token."""
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that say how to choose tokens and when to stop."""
+    """Fields for the sampling of tokens and the end of an answer."""
 
     max_tokens: Int | None = None
-    """Most tokens of one answer: -1 = no limit, 0 = compute the prompt only. Five other fields mean the same."""
+    """Maximum number of tokens of one answer: -1 = no limit, 0 = only compute the prompt. Five other fields mean the
+    same."""
     max_completion_tokens: Int | None = None
     max_output_tokens: Int | None = None
     n_predict: Int | None = None
@@ -34,7 +35,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that end the answer, besides the model's own. `stop_ids` means the same."""
     stop_ids: list[Int] | None = None
     seed: int | None = None
-    """Unsigned or signed, in 64 bits."""
+    """Seed of the random numbers, an unsigned or signed 64-bit integer."""
 
     temperature: float | None = None
     dynatemp_range: float | None = None
@@ -60,98 +61,100 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
     logit_bias: dict[str, Bias] | list[tuple[Int | str, Bias]] | None = None
-    """Biases by token id or by text; with a text, every token of it gets the bias."""
+    """Biases by token id or by text; every token of a text gets its bias."""
     allowed_token_ids: list[Int] | None = None
     banned_token_ids: list[Int] | None = None
     """Tokens that are never generated. `banned_tokens` means the same."""
     banned_tokens: list[Int] | None = None
     samplers: str | list[str] | None = None
-    """The stages that take part, in llama-server's usual order: names, or their letters in one string."""
+    """Sampling stages to use, in llama-server's usual order: names, or their letters in one string."""
 
 
 class LoraChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter, by its name, or as llama-server by its id."""
+    """A LoRA adapter, by its name or, as in llama-server, by its id."""
 
     name: str | None = None
     id: Int | None = None
     scale: float | None = None
-    """Not given = 1."""
+    """Scale of the adapter. Not given = 1."""
 
 
 Lora: TypeAlias = str | list[str | LoraChoice]
-"""Names of adapters, or adapters with scales; an empty list asks for the model alone."""
+"""Names of adapters, or adapters with scales; an empty list means the model without adapters."""
 
 
 class GenerationFields(SamplingFields, frozen=True, kw_only=True):
-    """Fields of every request for text, besides the prompt."""
+    """Fields of every request that generates text, besides the prompt."""
 
     model: str | None = None
     stream: bool | None = None
     user: str | None = None
-    """Requests of one user share one fair share of the machine. `safety_identifier` means the same."""
+    """Name of the user, by which requests are scheduled fairly: all requests of one user get one share.
+    `safety_identifier` means the same."""
     safety_identifier: str | None = None
     priority: Int | None = None
     """Priority of the request; a larger one is served first."""
     timeout: float | None = None
-    """Seconds until the answer must be complete. `timeout_ms` says the same in milliseconds."""
+    """Time after which the answer must be complete, in seconds. `timeout_ms` is the same in milliseconds."""
     timeout_ms: Int | None = None
     cache_prompt: bool | None = None
     session_id: str | None = None
-    """Name of the conversation: what it leaves in the KV pool is evicted last for a while."""
+    """Name of the conversation, whose KV cache is evicted last for a while."""
     lora: Lora | None = None
-    """LoRA adapters to apply. Instead, the model's name may end with a colon and one adapter's name."""
+    """LoRA adapters to apply. Alternatively, the model's name may end with a colon and the name of one adapter."""
 
 
 class ConstrainedFields(GenerationFields, frozen=True, kw_only=True):
-    """What the text of an answer must look like, in the words of OpenAI, llama-server, vLLM and SGLang."""
+    """Fields that constrain the text of an answer, as in the APIs of OpenAI, llama-server, vLLM and SGLang."""
 
     response_format: dict[str, Any] | None = None
     """`{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "json_schema": {"schema": …}}`."""
     json_schema: dict[str, Any] | str | bool | None = None
-    """A JSON schema, or its text."""
+    """A JSON schema that the answer matches, as an object or as text."""
     grammar: str | None = None
-    """GBNF; or Lark, if it begins with `%llguidance` or has a rule `start:`."""
+    """A grammar in GBNF; or in Lark, if it begins with `%llguidance` or has a rule `start:`."""
     structured_outputs: dict[str, Any] | None = None
     """One of `json`, `regex`, `choice`, `grammar` and `json_object`, as in vLLM."""
     guided_json: dict[str, Any] | str | bool | None = None
-    """A JSON schema, or its text; older name of `structured_outputs.json`."""
+    """A JSON schema, as an object or as text; older name of `structured_outputs.json`."""
     guided_regex: str | None = None
     """A regular expression that the whole answer matches."""
     guided_choice: list[str] | None = None
-    """Texts of which the answer is one."""
+    """Texts, of which the answer must be one."""
     guided_grammar: str | None = None
-    """GBNF or Lark."""
+    """A grammar in GBNF or Lark, as in `grammar`."""
     regex: str | None = None
     """A regular expression that the whole answer matches, as in SGLang."""
     ebnf: str | None = None
-    """GBNF, as in SGLang."""
+    """A grammar in GBNF, as in SGLang."""
 
 
 class StreamedFields(ConstrainedFields, frozen=True, kw_only=True):
-    """Fields that add llama-server's reports to a stream. Without a stream they have no effect."""
+    """Fields that add llama-server's reports to a stream. Most have no effect without a stream."""
 
     timings_per_token: bool | None = None
-    """Every chunk of a stream has the timings so far."""
+    """True: every chunk of a stream has the timings so far."""
     return_progress: bool | None = None
-    """Chunks of a stream say how far the prompt is computed, before the first token."""
+    """True: chunks of a stream report the progress of the prefill before the first token."""
     post_sampling_probs: bool | None = None
-    """Log-probabilities are those that a token was drawn from, behind all stages of sampling; also without a stream."""
+    """True: log-probabilities are those after all sampling stages, from which tokens are drawn; also without a
+    stream."""
 
 
 class StokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What only this server offers."""
+    """Options that only this server offers."""
 
     trace: bool | None = None
-    """Chunks of a stream have a field `stoker` that says where their tokens came from."""
+    """True: chunks of a stream have a field `stoker` that tells where their tokens came from, see `TraceReply`."""
 
 
 class TracedFields(StreamedFields, frozen=True, kw_only=True):
     """Fields of requests whose streams can be traced."""
 
     stoker: StokerOptions | None = None
-    """What only this server offers."""
+    """Options that only this server offers."""
 
     @property
     def traces(self) -> bool:
-        """The stream is to be traced."""
+        """Whether the stream is traced."""
         return bool(self.stream and self.stoker is not None and self.stoker.trace)

@@ -1,4 +1,4 @@
-"""A prompt that makes a model write what belongs between two texts. It knows no API."""
+"""Builds prompts for filling in the middle (infill): text between a prefix and a suffix. Independent of the API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.engine.protocol import Prompt
 from stoker.errors import UnsupportedParameter
 
 Tokenizer: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
-"""The tokens of a part of a prompt, without BOS, and none of them special."""
+"""Tokenizes a text without BOS and without special tokens."""
 _Part: TypeAlias = list[int | str]
 """Part of a prompt: token ids, and texts that are not tokenized yet."""
 
@@ -21,9 +21,9 @@ _CURRENT_FILE = "filename\n"
 _SNIPPET = "\n\n--- snippet ---\n\n"
 """Text that introduces another file, for a model without a token for it."""
 _MOST_CHARS = 64
-"""Rough maximum of characters per token: a text with more per token of room is not tokenized to its end."""
+"""Rough maximum of characters per token, by which a text is cut before it is tokenized to fit into the room."""
 _MAX_OWN_TOKENS = 8 + len(_REPOSITORY) + len(_CURRENT_FILE)
-"""Maximum number of tokens of a prompt besides those of its texts."""
+"""Maximum number of tokens that a prompt has besides those of its texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +37,22 @@ class Gap:
     beginning: str = ""
     """The beginning of the missing text."""
     files: Sequence[tuple[str, str]] | None = None
-    """Further files of the same project, as names and texts, the most relevant one last. None = the model is told
-    nothing of a project, not even that the gap is in a file of one."""
+    """Further files of the same project, as names and texts, the most relevant one last. None = the prompt mentions no
+    project, not even the file that contains the gap."""
 
 
 def infill_prompt(card: ModelCard, prefix: str, suffix: str) -> Prompt:
-    """The texts around the gap, with the tokens between them that the model was trained with.
+    """The texts around the gap, with the model's special tokens for filling in the middle between them.
 
-    Tokenize its texts with `parse_special=False`, because code may spell a special token.
+    Tokenize the texts of this prompt with `parse_special=False`, because code may contain the text of a special token.
 
     Args:
-        card: of the model.
+        card: card of the model.
         prefix: the text before the gap.
         suffix: the text after the gap.
 
     Raises:
-        UnsupportedParameter: the model has no such tokens; `fields["parameter"]` is `suffix`.
+        UnsupportedParameter: the model has no such special tokens; `fields["parameter"]` is `suffix`.
     """
     tokens = card.fill_tokens
     if tokens is None:
@@ -62,16 +62,16 @@ def infill_prompt(card: ModelCard, prefix: str, suffix: str) -> Prompt:
 
 
 async def fitting_prompt(tokens: FillTokens, gap: Gap, room: int, tokenize: Tokenizer) -> Prompt:
-    """The same with the files before it, as llama-server writes it, and no longer than there is room for.
+    """An infill prompt that begins with further files of the project, as in llama-server, and fits into the room.
 
-    What does not fit is left out: first whole files, beginning with the first one, then the beginning of the prefix and
-    the end of the suffix, of which the prefix gets three times as much room if both need it.
+    Text that does not fit is omitted: first whole files, beginning with the first one, then the beginning of the prefix
+    and the end of the suffix. If both need to be cut, the prefix gets three times as much room as the suffix.
 
     Args:
-        tokens: of the model.
-        gap: which one. How it begins is never cut.
-        room: in tokens.
-        tokenize: asked only where it is not certain that everything fits.
+        tokens: the model's special tokens for filling in the middle.
+        gap: the gap. Its `beginning` is never cut.
+        room: maximum length of the prompt, in tokens.
+        tokenize: called only if it is not certain that everything fits.
     """
     files = [_file(tokens, name, text) for name, text in gap.files or ()]
     prefix, suffix = _Part([gap.prefix]), _Part([gap.suffix])
@@ -86,17 +86,17 @@ async def fitting_prompt(tokens: FillTokens, gap: Gap, room: int, tokenize: Toke
 
 
 def _most_tokens(part: int | str) -> int:
-    """A token is at least a byte; some tokenizers put a space before a text."""
+    """Upper bound of a part's tokens: each token has at least one byte, and some tokenizers prepend a space."""
     return 1 if isinstance(part, int) else len(part.encode("utf-8", "surrogatepass")) + 1
 
 
 async def _cut(gap: Gap, room: int, tokenize: Tokenizer) -> tuple[_Part, _Part, int]:
-    """Prefix and suffix, and the room that they leave."""
+    """The tokens of prefix and suffix that fit into the room, and the room that remains."""
     most_chars = _MOST_CHARS * (room + 1)
     before, behind = await tokenize(gap.prefix[-most_chars:]), await tokenize(gap.suffix[:most_chars])
     num_behind = min(len(behind), max(room // 4, room - len(before)))
     num_before = min(len(before), room - num_behind)
-    # The empty text says that this is a prompt of texts, which gets BOS.
+    # The empty text marks this as a prompt of texts, so that BOS is prepended.
     prefix: _Part = ["", *before[len(before) - num_before :]]
     return prefix, _Part(behind[:num_behind]), room - num_before - num_behind
 

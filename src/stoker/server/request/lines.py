@@ -1,6 +1,6 @@
 """Bounds that end an answer at a line: before a line with too little indentation, or after a line when time is up.
 
-Both bounds are llama-server's, for editors. The module knows text and a clock, and no engine.
+Both bounds are from llama-server, for code completion in editors. The module is independent of the engine.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from stoker.engine.protocol import Accepted, Output
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineBounds:
-    """At least one of the two is given."""
+    """Bounds that end an answer at a line; at least one of the two is set."""
 
     min_indent: int = 0
-    """A line that begins with fewer spaces and tabs is not written, be it empty. The first line may; 0 = all may."""
+    """Minimum indentation in spaces and tabs: the answer ends before a line, even an empty one, that has less. The
+    first line is exempt; 0 = no minimum."""
     max_s: float | None = None
     """Time after the first token at which the answer ends with its current line."""
 
@@ -31,14 +32,14 @@ async def bounded(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncGenerator[Accepted | Output, None]:
-    """The outputs of one answer, of which the last one has the finish reason `length` if a bound ended it.
+    """The outputs of one answer, cut at the bounds. If a bound ends the answer, the finish reason is `length`.
 
-    It closes the stream that it reads.
+    Closes the stream that it reads.
 
     Args:
-        stream: as a runtime gives it.
-        bounds: where to end it.
-        clock: seconds.
+        stream: the stream of a runtime.
+        bounds: the bounds that end the answer.
+        clock: returns a time in seconds.
     """
     indent = _Indent(bounds.min_indent)
     first_s: float | None = None
@@ -55,15 +56,15 @@ async def bounded(
 
 
 class _Indent:
-    """Follows a text to the first of its lines that is indented too little."""
+    """Finds the first line of a streamed text that has too little indentation."""
 
     def __init__(self, least: int) -> None:
         self._least = least
         self._width: int | None = None
-        """Of the line's indentation so far; None = the line has more than that, or is the first one."""
+        """Indentation of the line so far; None = the line has other characters already, or is the first one."""
 
     def push(self, text: str) -> int | None:
-        """The next part of the text. Gives the place in it where it has to end; None = it goes on."""
+        """Takes the next part of the text, and returns the index at which the answer ends; None = it goes on."""
         if not self._least:
             return None
         for at, character in enumerate(text):

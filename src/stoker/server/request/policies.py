@@ -1,11 +1,11 @@
-"""Policies for fields that requests for text share in several APIs and that are not honored."""
+"""Policies for fields that several APIs share in requests for text, and that are refused or ignored."""
 
 from __future__ import annotations
 
 from stoker.server.fields import FieldTable, Ignored, Refused
 
 _OFF: tuple[object, ...] = (False, 0, "", [], {})
-"""Values that clients send to switch a feature off."""
+"""Values by which clients switch a feature off."""
 
 NOTHING_GENERATED = "nothing is generated"
 _TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"

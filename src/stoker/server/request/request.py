@@ -1,4 +1,4 @@
-"""From the fields that all APIs share to a `GenerationRequest`. Prompts and sampling come from elsewhere."""
+"""Builds a `GenerationRequest` from the fields that all APIs share. The callers supply prompts and sampling."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from stoker.server.sessions.names import session_use
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Facts about a request that do not come from its body."""
+    """Facts about a request and its client that do not come from the request's body."""
 
     reply_id: str
-    """The id of the whole reply."""
+    """Id of the whole reply."""
     address: str
-    """Where the client is: its key for fairness if it has no API key and does not name a user."""
+    """Address of the client, which is its key for fairness if it has no API key and names no user."""
     account: Account = field(default_factory=Account)
     """Account of the request, filled in while it is answered."""
     thoughts: Thoughts = NO_THOUGHTS
-    """Reasoning that preceded tool calls of this client."""
+    """Store for the reasoning that precedes this client's tool calls."""
     owner: str = ""
-    """See `access.control.owner_of`."""
+    """Owner of everything that the server stores for the client, see `access.control.owner_of`."""
     session: str | None = None
-    """The session that its headers name."""
+    """Session that the headers of the request name; None = none."""
 
 
 def generation_request(
@@ -58,12 +58,12 @@ def generation_request(
     reports_progress: bool = False,
     traces: bool = False,
 ) -> GenerationRequest:
-    """Everything of a request in one value, checked. See `GenerationRequest` for the arguments.
+    """Checks all parts of a request, and combines them. See `GenerationRequest` for the arguments.
 
-    `n_word` is what the client calls `n`.
+    `n_word` is the API's name of `n`, for errors.
 
     Raises:
-        InvalidInput: a number is out of its range.
+        InvalidInput: a number is out of range.
     """
     return GenerationRequest(
         reply_id=caller.reply_id,
@@ -74,7 +74,7 @@ def generation_request(
         echo=echo,
         text_bias=text_bias(fields),
         priority=priority(fields.priority, caller.account),
-        # A name that a client gives itself buys it no second share.
+        # The key's name comes first, so that a client gets no second fair share by naming users.
         client_key=caller.account.key_name or fields.user or fields.safety_identifier or caller.address,
         cache_prompt=fields.cache_prompt is not False,
         parse_special=parse_special,
@@ -94,10 +94,10 @@ def generation_request(
 
 
 def timeout_s(asked: float | None, config: ServerConfig, asked_ms: int | None = None) -> float | None:
-    """How long a request may take: what it asks for, within what the server allows.
+    """Time limit of a request in seconds: its own limit, but at most the server's; None = no limit.
 
     Raises:
-        InvalidInput: it is not positive, or seconds and milliseconds are both given and differ.
+        InvalidInput: the limit is not positive, or seconds and milliseconds are both given and differ.
     """
     if asked_ms is not None:
         if asked_ms <= 0:
@@ -114,10 +114,10 @@ def timeout_s(asked: float | None, config: ServerConfig, asked_ms: int | None = 
 
 
 def priority(asked: int | None, account: Account) -> int:
-    """The request's priority, 0 if it does not say; no more than its account allows.
+    """The request's priority, 0 if not given, but at most the maximum of its account.
 
     Raises:
-        InvalidInput: it does not fit into 32 bits.
+        InvalidInput: the priority does not fit into 32 bits.
     """
     if asked is not None and abs(asked) >= 2**31:
         raise InvalidInput("`priority` must be between -2147483647 and 2147483647", parameter="priority")

@@ -1,5 +1,6 @@
-"""The sampling fields of a request, with the names and habits of all dialects, as `SamplingParams`. The order of
-samplers that a client gives is among them."""
+"""Converts the sampling fields of a request, with the names and conventions of all APIs, to `SamplingParams`.
+
+The list of sampling stages (`samplers`) is converted too."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from stoker.server.request.fields import Bias, SamplingFields, StreamedFields
 _TRANSLATED = frozenset(
     ("repetition_penalty", "max_tokens", "stop", "stop_token_ids", "banned_token_ids", "seed", "logit_bias")
 )
-"""Fields of `SamplingParams` whose values are not those of the request's field of the same name."""
+"""Fields of `SamplingParams` that are not copied from the request's field of the same name."""
 _SAME_NAME = tuple(
     field.name
     for field in fields(SamplingParams)
@@ -38,30 +39,31 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "stop_token_ids": _STOP_IDS,
     "banned_token_ids": _BANNED,
 }
-"""Fields of requests by the field of `SamplingParams` that they set."""
+"""Fields of requests that set a field of `SamplingParams`, by the name of the field in `SamplingParams`."""
 
 _SAME_WORDS: Mapping[str, str] = {}
 
 _MAX_ID_DIGITS = 18
-"""More may not fit into 64 bits."""
+"""Maximum number of digits of a token id, so that it fits into 64 bits."""
 
 _MAX_BIAS_CHARS = 2**16
-"""Maximum length of all texts that have a bias. Each of them is tokenized."""
+"""Maximum length of all texts with a bias together, in characters, because each text is tokenized."""
 
 
 def sampling_params(
     fields: SamplingFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
 ) -> SamplingParams:
-    """The sampling of a request: what it says, and nothing else.
+    """The sampling parameters that a request sets, without any defaults.
 
     Args:
-        fields: as the client sent them.
-        logprobs: see `SamplingParams.logprobs`; every API has its own word for it.
-        words: what the API calls a field, if it is not called so here.
+        fields: the fields as the client sent them.
+        logprobs: see `SamplingParams.logprobs`; each API has its own field for it.
+        words: the API's names of fields, where they differ from the names here.
 
     Raises:
-        InvalidInput: a value is out of range, or two fields contradict each other; named as the client named it.
-        UnsupportedParameter: `samplers` asks for stages that there are not, or in another order.
+        InvalidInput: a value is out of range, or two fields contradict each other; the error has the client's name of
+            the field.
+        UnsupportedParameter: `samplers` has unknown stages, or an unsupported order.
     """
     try:
         params = _sampling_params(fields, logprobs, words)
@@ -73,7 +75,7 @@ def sampling_params(
 def reported_sampling(
     fields: StreamedFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
 ) -> SamplingParams:
-    """The same of a request that may ask for what its tokens were drawn from."""
+    """`sampling_params` for requests that may have `post_sampling_probs`."""
     params = sampling_params(fields, logprobs, words)
     if fields.post_sampling_probs is None:
         return params
@@ -97,7 +99,7 @@ def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mappin
 
 
 def sampling_fields(params: SamplingParams) -> dict[str, Any]:
-    """The numbers of `params` that are given, by the names of the fields of requests."""
+    """The values of `params` that are set, by the names of the fields of requests."""
     names = {name: name for name in _SAME_NAME if name != "allowed_token_ids"}
     names |= {"repeat_penalty": "repetition_penalty", "repeat_last_n": "penalty_last_n"}
     names |= {"max_tokens": "max_tokens", "seed": "seed"}
@@ -106,10 +108,10 @@ def sampling_fields(params: SamplingParams) -> dict[str, Any]:
 
 
 def text_bias(fields: SamplingFields) -> dict[str, float]:
-    """The biases of `logit_bias` that are given for texts: for all of their tokens, as in llama-server.
+    """The biases of `logit_bias` for texts, which apply to all tokens of a text, as in llama-server.
 
     Raises:
-        InvalidInput: a bias is `true`, or infinite; or the texts are too long.
+        InvalidInput: a bias is `true`, NaN or positive infinity; or the texts are too long.
     """
     texts = {str(key): bias for key, bias in _biases(fields) if not _is_token_id(key)}
     check_num_chars("logit_bias", texts, _MAX_BIAS_CHARS)
@@ -127,14 +129,14 @@ def _reworded(error: InvalidInput, fields: SamplingFields, words: Mapping[str, s
 
 
 def _without_empty(stop: str | list[str] | None) -> str | list[str] | None:
-    """As llama-server takes it. Anthropic's API, which has its own word for it, refuses an empty stop string."""
+    """Drops empty stop strings, as llama-server does. Anthropic's API refuses them, so it does not use this."""
     if isinstance(stop, list):
         return [text for text in stop if text]
     return stop or None
 
 
 def _one_of(fields: SamplingFields, *names: str) -> Any:
-    """The value of fields that mean the same: all that are given must agree."""
+    """The value of equivalent fields; raises InvalidInput if the given ones differ."""
     given = {name: getattr(fields, name) for name in names if getattr(fields, name) is not None}
     if any(value != next(iter(given.values())) for value in given.values()):
         said = ", ".join(f"`{name}` = {value}" for name, value in given.items())
@@ -143,7 +145,7 @@ def _one_of(fields: SamplingFields, *names: str) -> Any:
 
 
 def _seed(seed: int | None) -> int | None:
-    """-1 is llama.cpp's word for "random"; other negative seeds are those of OpenAI's signed range."""
+    """The seed as an unsigned integer: -1 means "random" in llama.cpp; OpenAI's API permits other negative seeds."""
     if seed is None or seed == -1:
         return None
     if not -(2**63) <= seed < 2**64:
@@ -152,13 +154,16 @@ def _seed(seed: int | None) -> int | None:
 
 
 def _biases(fields: SamplingFields) -> list[tuple[int | str, float]]:
-    """All of llama-server's forms: an object, a list of pairs, and `false` for "never"; by token id or by text."""
+    """`logit_bias` as pairs, from llama-server's forms: an object or a list of pairs, by token id or by text.
+
+    `false` (never) becomes minus infinity.
+    """
     raw = fields.logit_bias or {}
     return [(key, _bias(key, bias)) for key, bias in (raw.items() if isinstance(raw, dict) else raw)]
 
 
 def _is_token_id(key: int | str) -> bool:
-    """An object's keys are texts in JSON, also when they mean token ids."""
+    """Whether a key means a token id. Keys of a JSON object are texts, so a text of digits means an id too."""
     if isinstance(key, int) or not (key.isascii() and key.isdecimal()):
         return isinstance(key, int)
     if len(key) > _MAX_ID_DIGITS:
@@ -175,9 +180,9 @@ def _bias(key: int | str, bias: Bias) -> float:
 @dataclass(frozen=True, slots=True)
 class _Stage:
     letter: str
-    """In a list that is one string."""
+    """The stage's letter, for a list that is one string."""
     off: Mapping[str, float]
-    """The numbers that switch it off."""
+    """Values of parameters that disable the stage."""
 
 
 _STAGES: Mapping[str, _Stage] = {
@@ -193,12 +198,12 @@ _STAGES: Mapping[str, _Stage] = {
     "temperature": _Stage("t", {"temperature": 1, "dynatemp_range": 0}),
     "adaptive_p": _Stage("a", {}),
 }
-"""Stages in the order in which they act. The last one does nothing, because `adaptive_target` cannot be given."""
+"""Sampling stages in their order. `adaptive_p` has no effect, because its parameter `adaptive_target` is refused."""
 
 _PLACE: Mapping[str, int] = {name: place for place, name in enumerate(_STAGES)}
 _LETTERS: Mapping[str, str] = {stage.letter: name for name, stage in _STAGES.items()}
 _GONE = frozenset({"tfs_z"})
-"""Stages that llama-server once had and clients still name; they are ignored."""
+"""Stages that older versions of llama-server had and clients still name; they are ignored."""
 _ALIASES: Mapping[str, str] = {
     **{name.replace("_", mark): name for name in (*_STAGES, *_GONE) for mark in ("_", "-", "")},
     **dict.fromkeys(("typ", "typical", "typical_p", "typical-p"), "typ_p"),
@@ -208,16 +213,16 @@ _ALIASES: Mapping[str, str] = {
 
 
 def with_stages(params: SamplingParams, samplers: str | Sequence[str] | None) -> SamplingParams:
-    """The sampling of a request in which only the stages of its list take part; without a list, as it is.
+    """Disables all sampling stages that are not in a request's list. Without a list, `params` are unchanged.
 
-    Mirostat, which has stages of its own, takes no notice of a list.
+    With Mirostat, which has its own stages, the list is ignored.
 
     Args:
-        params: what the request says.
-        samplers: names of stages, or the letters of them in one string. None = not given.
+        params: the sampling parameters of the request.
+        samplers: names of stages, or their letters in one string. None = not given.
 
     Raises:
-        UnsupportedParameter: an unknown stage, or stages that do something in another order than ours.
+        UnsupportedParameter: a stage is unknown, or active stages are in another order than here.
     """
     if samplers is None or params.mirostat:
         return params
@@ -234,7 +239,7 @@ def with_stages(params: SamplingParams, samplers: str | Sequence[str] | None) ->
 
 
 def _is_off(name: str, params: SamplingParams) -> bool:
-    """The request itself says so. What it does not say, the model or the server's settings may switch on."""
+    """Whether the request itself disables a stage. If it does not, defaults of the model or server may enable it."""
     off = _STAGES[name].off
     return name != "infill" and all(getattr(params, number) == value for number, value in off.items())
 

@@ -1,4 +1,4 @@
-"""The conversations that clients have named: listed and ended, each for its owner alone."""
+"""The endpoints of sessions, that is, conversations that clients have named: each client lists and ends its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True):
     expires_in_s: float
     num_requests: int
     kv_tokens: int
-    """Of it in the KV pool, where they are evicted last; 0 while a request of it runs."""
+    """Tokens of the session in the KV pool, where they are evicted last; 0 while a request of the session runs."""
 
 
 class SessionEntries(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ async def end_session(call: Call[None]) -> Response:
         try:
             was_there |= (await call.wait(served.runtime.ask(question))).was_there
         except (UnsupportedParameter, ModelNotLoaded, EngineCrashed):
-            continue  # where no engine is, no session is
+            continue  # without an engine there are no sessions
     if not was_there:
         raise SessionNotFound(f"there is no session {session_id[:100]!r}, or no longer", session_id=session_id[:100])
     return json_response(EndedSession(id=session_id))

@@ -1,4 +1,4 @@
-"""Transcripts as replies and events."""
+"""Converts transcripts to OpenAI's replies and events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stoker.server.transcription.types import (
 
 
 def transcript_response(asked: Asked, transcript: Transcript) -> Response:
-    """The reply that does not stream, of a Whisper model."""
+    """The reply without streaming for a transcript of a Whisper model, in the requested format."""
     match asked.form.response_format:
         case "json":
             return text_response(asked, transcript.text, DurationUsage(_seconds(transcript)))
@@ -46,28 +46,28 @@ def transcript_response(asked: Asked, transcript: Transcript) -> Response:
 
 
 def text_response(asked: Asked, text: str, usage: AnyUsage) -> Response:
-    """The reply with the text alone."""
+    """The reply with the text alone, in the format `json` or `text`."""
     if asked.form.response_format == "text":
         return PlainTextResponse(text + "\n")
     return json_response(Transcription(text=text, usage=usage))
 
 
 def delta_event(text: str) -> bytes:
-    """The event of a further piece of text."""
+    """The event with a further piece of text."""
     return _event(TextDelta(text))
 
 
 def done_event(text: str, usage: AnyUsage) -> bytes:
-    """The last event."""
+    """The last event, with the whole text."""
     return _event(TextDone(text=text, usage=usage))
 
 
 class HearingWriter(Writer):
-    """Writes the transcript of a chat model that hears.
+    """Writes the transcript of a chat model with audio input.
 
     Args:
         asked: the request.
-        generation: the answer.
+        generation: the generation of the transcript.
     """
 
     def __init__(self, asked: Asked, generation: Generation) -> None:

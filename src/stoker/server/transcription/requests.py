@@ -1,4 +1,4 @@
-"""From a form to what is asked of a Whisper model, or of a chat model that hears. Nothing here touches a connection."""
+"""Converts forms to requests to a Whisper model, or to a chat model with audio input. Uses no connection."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Asked:
 
     @property
     def wish(self) -> Wish:
-        """The same in the words of a Whisper model."""
+        """The request as the settings of a Whisper model."""
         form = self.form
         return Wish(
             task=self.task,
@@ -65,18 +65,18 @@ class Asked:
 
 
 def asked_by(form: Form, task: Task, kind: type[TranslationForm], fields: FieldTable, max_bytes: int) -> Asked:
-    """What a form asks for.
+    """Checks a form and returns the request.
 
     Args:
-        form: as it was received.
-        task: by the endpoint.
+        form: the received form.
+        task: the task of the endpoint.
         kind: the type of the form.
-        fields: what becomes of its fields.
-        max_bytes: of the file.
+        fields: policies of the form's fields.
+        max_bytes: maximum size of the file, in bytes.
 
     Raises:
-        InvalidInput: a field is malformed, or the file is in a format that is not supported.
-        UnsupportedParameter: a field asks for something that is not done here.
+        InvalidInput: a field is malformed, or the format of the file is not supported.
+        UnsupportedParameter: a field asks for a feature that is not supported.
     """
     given = convert_fields({**_values(form), "file": form.filename}, fields, kind)
     wire = TranscriptionForm(**msgspec.structs.asdict(given))
@@ -93,10 +93,10 @@ def asked_by(form: Form, task: Task, kind: type[TranslationForm], fields: FieldT
 
 
 def hearing_request(asked: Asked, runtime: Runtime, caller: Caller, config: ServerConfig) -> GenerationRequest:
-    """What a transcript asks of a chat model that hears: one question about the recording.
+    """The generation of a transcript by a chat model with audio input: one question about the recording.
 
     Raises:
-        UnsupportedParameter: the format needs times, which such a model does not tell.
+        UnsupportedParameter: the format needs timestamps, which such a model does not give.
         InvalidInput: the chat template refuses the question.
     """
     form = asked.form
@@ -130,7 +130,7 @@ def _skips_silence(strategy: str | dict[str, Any] | None) -> bool:
 
 
 def _values(form: Form) -> dict[str, Any]:
-    """The fields of a form as JSON would have them. `name[]` is an item of a list, `name[key]` a part of an object."""
+    """The fields of a form as in JSON. `name[]` is an item of a list, `name[key]` a member of an object."""
     found: dict[str, Any] = {}
     for name, texts in form.texts().items():
         inside = _INSIDE.fullmatch(name)
@@ -149,7 +149,7 @@ def _parts(value: object) -> dict[str, object]:
 
 
 def _read(name: str, text: str) -> object:
-    """A number or a flag where the field is one; an empty text means that a field was not given."""
+    """The value of a field: a number or a flag for fields of these types; None for an empty text."""
     if name == "temperature" and text:
         try:
             return float(text)

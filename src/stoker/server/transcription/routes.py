@@ -1,4 +1,4 @@
-"""OpenAI's endpoints that turn speech into text: the handlers only call other parts, in order."""
+"""OpenAI's endpoints for transcription and translation of speech. The handlers only call other modules, in order."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def _heard(call: Call[None], asked: Asked, served: ServedModel) -> Respons
 async def _in_time(
     found: AsyncGenerator[Heard | Segment, None], limit_s: float | None
 ) -> AsyncGenerator[Heard | Segment, None]:
-    """What is found, or an error if all of it takes longer than a request may."""
+    """The items of a transcription; raises Timeout if the whole transcription takes longer than the limit."""
     loop = asyncio.get_running_loop()
     deadline = None if limit_s is None else loop.time() + limit_s
     async with aclosing(found):

@@ -1,4 +1,4 @@
-"""The form, the replies and the events of OpenAI's endpoints that turn speech into text."""
+"""The forms, replies and events of OpenAI's endpoints for transcription and translation of speech."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class TranslationForm(msgspec.Struct, frozen=True, kw_only=True):
     """The recording, as a file of the form."""
     model: str | None = None
     prompt: str | None = None
-    """Text that might precede the recording: it shows names and the style."""
+    """Text that might precede the recording; it shows the model names and the style."""
     response_format: ReplyFormat = "json"
     temperature: float | None = None
-    """0 to 1; 0 = the likeliest text."""
+    """Temperature from 0 to 1; 0 = the likeliest text."""
     stream: bool = False
-    """Text is sent as it is found; an addition of this server for translations."""
+    """True: text is sent as it is transcribed (for translations an addition of this server)."""
     chunking_strategy: str | dict[str, Any] | None = None
-    """With `auto` or `server_vad`, a Whisper model skips what is not speech."""
+    """With `auto` or `server_vad`, a Whisper model skips parts without speech."""
 
 
 class TranscriptionForm(TranslationForm, frozen=True, kw_only=True):
     """The form of `POST /v1/audio/transcriptions`."""
 
     language: str | None = None
-    """Code of the language that is spoken, such as `en`; without it, the model finds out."""
+    """Code of the spoken language, such as `en`; without it, the model detects the language."""
     keywords: list[str] = []
     """Names and terms that are likely to be said."""
     timestamp_granularities: list[Granularity] = []
-    """With `verbose_json`: `segment`, `word`, or both."""
+    """Units with timestamps, for the format `verbose_json`: `segment`, `word`, or both."""
 
 
 TRANSLATION_FIELDS: FieldTable = honoured(TranslationForm, {"language": Ignored("the translation is English")})
@@ -57,7 +57,7 @@ TRANSCRIPTION_FIELDS: FieldTable = honoured(
 
 
 class DurationUsage(msgspec.Struct, frozen=True):
-    """The cost of a transcript by a Whisper model."""
+    """Usage of a transcript by a Whisper model."""
 
     seconds: float
     type: Literal["duration"] = "duration"
@@ -69,7 +69,7 @@ class InputTokenDetails(msgspec.Struct, frozen=True):
 
 
 class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of a transcript by a model that hears and writes."""
+    """Usage of a transcript by a chat model with audio input."""
 
     input_tokens: int
     output_tokens: int
@@ -84,7 +84,7 @@ AnyUsage: TypeAlias = DurationUsage | TokenUsage
 class Transcription(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     usage: Any
-    """`DurationUsage` of a Whisper model, `TokenUsage` of any other one."""
+    """`DurationUsage` for a Whisper model, `TokenUsage` for any other model."""
 
 
 class TimedWord(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class TimedWord(msgspec.Struct, frozen=True):
 
 
 class TimedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are in seconds from the beginning of the recording."""
+    """A segment of a transcript. Times are in seconds from the beginning of the recording."""
 
     id: int
     seek: int
@@ -109,14 +109,14 @@ class TimedSegment(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, segment: Segment) -> TimedSegment:
-        """Everything but the words."""
+        """The JSON of a segment, without its words."""
         return cls(**{name: getattr(segment, name) for name in cls.__struct_fields__})
 
 
 class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     language: str
-    """Name of the language that is spoken, such as `english`."""
+    """Name of the spoken language, such as `english`."""
     duration: float
     """Length of the recording in seconds."""
     text: str
@@ -126,16 +126,16 @@ class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextDelta(msgspec.Struct, frozen=True):
-    """Text that follows on what was sent before."""
+    """An event with text that follows the text of earlier events."""
 
     delta: str
     type: Literal["transcript.text.delta"] = "transcript.text.delta"
 
 
 class TextDone(msgspec.Struct, frozen=True, kw_only=True):
-    """The last event: the whole text."""
+    """The last event, with the whole text."""
 
     text: str
     usage: Any
-    """As in `Transcription`."""
+    """Usage, as in `Transcription`."""
     type: Literal["transcript.text.done"] = "transcript.text.done"

@@ -1,4 +1,4 @@
-"""Puts the routes together to one application; what they do is decided elsewhere."""
+"""Assembles routes and layers into one ASGI application. The handlers are in the folders of the APIs."""
 
 from __future__ import annotations
 
@@ -39,19 +39,20 @@ def create_app(
     keys: ApiKeys | None = None,
     parts: Sequence[object] = (),
 ) -> ASGIApp:
-    """The whole HTTP surface as an ASGI application. Loading the models and freeing them is the caller's part.
+    """The whole HTTP surface as an ASGI application. The caller loads and frees the models.
 
     Until the models are loaded, a request that needs one is answered with 503.
 
     Args:
         registry: the models.
-        config: all bounds.
-        spans: takes one per request; shutting it down is the caller's part.
-        keys: those of the config, whose file may be one that can be read only once; None = they are read here.
-        parts: what endpoints use instead of what they would make, see `Server.part`.
+        config: the settings of the server.
+        spans: receives one tracing span per request; the caller shuts it down. None = no tracing.
+        keys: API keys of the configuration, if they were read already: their file may be readable only once. None =
+            they are read here.
+        parts: values that endpoints share and would otherwise create, see `Server.part`.
 
     Raises:
-        ConfigError: the keys cannot be read.
+        ConfigError: the API keys cannot be read.
     """
     counts = next((part for part in parts if isinstance(part, ResponseCounts)), ResponseCounts())
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
@@ -67,11 +68,11 @@ def create_app(
 
 
 def open_batches(config: ServerConfig, concurrency: int) -> Batches | None:
-    """The files and batches of clients, if the configuration names a folder for them.
+    """Opens the files and batches of clients; None if the configuration names no folder for them.
 
     Args:
-        config: the folder, and how much may lie in it.
-        concurrency: requests of batches that run at the same time.
+        config: `files_dir` and `files_mib` are used.
+        concurrency: number of requests of batches that run at the same time.
     """
     if not config.files_dir:
         return None

@@ -1,4 +1,4 @@
-"""A client's connection: what it sends, bounded in size and time, and the moment at which it leaves."""
+"""A client's connection: reads request bodies, bounded in size and time, and notices when the client disconnects."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from stoker.errors import Cancelled, ModelNotLoaded
 from stoker.server.config import ServerConfig
 
 ABORT = "abort_connection"
-"""In a scope's state: a call that ends the connection, with what is not sent yet. Set by the protocol."""
+"""Key in a scope's state: a function that aborts the connection and drops unsent bytes. Set by the protocol."""
 WRITE = "write_chunk"
-"""In a scope's state: a `WriteChunk`. Set by the protocol."""
+"""Key in a scope's state: the connection's `WriteChunk`. Set by the protocol."""
 STOP = "server_stop"
-"""In a scope's state: the server's `Stop`. Set by the server."""
+"""Key in a scope's state: the server's `Stop`. Set by the server."""
 
 _LAST_BODY_S = 1.0
-"""How long the rest of a body may take when the server is being stopped."""
+"""Time for the rest of a request body after the server has begun to stop."""
 
 WriteChunk: TypeAlias = Callable[[bytes], bool]
-"""Gives the next bytes of a body to the connection at once. False: nothing was written, because the connection must
-drain first or is closed; the caller then sends the bytes the usual way.
+"""Writes the next bytes of a response body directly to the connection. False: nothing was written, because the
+connection must drain first (back-pressure) or is closed; the caller then sends the bytes through ASGI.
 """
 
 T = TypeVar("T")
 
 
 class Stop:
-    """Tells the tasks that wait for a body that the server is being stopped. Belongs to one event loop."""
+    """Signals the stop of the server to the tasks that wait for a request body. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._clocks: set[asyncio.Timeout] = set()
         self.is_set = False
 
     def set(self) -> None:
-        """From now on, the wait for a body is short."""
+        """Shortens the present and all later waits for a request body."""
         self.is_set = True
         for clock in self._clocks:
             _hurry(clock)
 
     @contextmanager
     def hurrying(self, clock: asyncio.Timeout) -> Generator[None]:
-        """Makes the running `clock` expire soon after the stop."""
+        """Makes the running timeout `clock` expire soon after the stop, inside of the context."""
         self._clocks.add(clock)
         if self.is_set:
             _hurry(clock)
@@ -63,8 +63,8 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
     Raises:
         HTTPException: 413 if it is larger than `max_body_bytes`, 408 if it takes longer than `body_timeout_s`, 415 if
             it is compressed.
-        Cancelled: the client left.
-        ModelNotLoaded: the server is being stopped, and the body is not there a second later.
+        Cancelled: the client disconnected.
+        ModelNotLoaded: the server is being stopped, and the body was still incomplete a second later.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
@@ -86,21 +86,21 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` as long as the client is there; it is cancelled, and has ended, when the client has left.
+    """Runs `work` and returns its result. If the client disconnects first, `work` is cancelled and awaited.
 
     The request's body must have been read before.
 
     Raises:
-        Cancelled: the client left first.
+        Cancelled: the client disconnected before `work` ended.
     """
     return await race(work, client_left(receive))
 
 
 async def race(work: Coroutine[Any, Any, T], *guards: Coroutine[Any, Any, NoReturn]) -> T:
-    """Runs `work` until it ends or a guard raises. On return all of them have ended.
+    """Runs `work` until it ends or a guard raises. When this returns or raises, `work` and all guards have ended.
 
     Raises:
-        Exception: what `work` raised, else what the guard raised.
+        Exception: the exception of `work`, else that of the guard.
     """
     worker = asyncio.ensure_future(work)
     guarding = [asyncio.ensure_future(guard) for guard in guards]
@@ -115,8 +115,9 @@ async def race(work: Coroutine[Any, Any, T], *guards: Coroutine[Any, Any, NoRetu
 
 
 def chunk_writer(scope: Scope) -> WriteChunk:
-    """The short way for a body without a declared length, once the response has begun. What a token costs on the usual
-    one, through all layers around the application, is more than everything else that is done for it here.
+    """Writes chunks of a response that has begun, past all ASGI layers, if the body uses chunked transfer encoding.
+
+    Sending a token's event through the layers would cost more than all other work of the HTTP server for that token.
     """
     is_chunked = scope["http_version"] == "1.1" and scope["method"] != "HEAD"
     return scope["state"].get(WRITE, _no_short_way) if is_chunked else _no_short_way

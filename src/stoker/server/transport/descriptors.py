@@ -1,10 +1,10 @@
-"""How many files this process may have open: room for connections, and a rest that none of them gets.
+"""Divides the process's file descriptors between connections and a reserve that no connection may use.
 
 ```
-0 |  engines, files  |  connections that are served  |  one too many: told so  |  kept for engines, files  | limit
+0 |  engines, files  |  served connections  |  excess connections: refused with 429  |  reserve: engines, files  | limit
 ```
 
-A connection that took the last descriptor would take more than itself: nothing could be read, and no engine started.
+Without the reserve, connections could take the last descriptor: then no file could be read and no engine started.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if sys.platform != "win32":
 logger = logging.getLogger(__name__)
 
 _NUM_OTHERS = 512
-"""Descriptors besides those of connections that are served; where there are few, at most half of them."""
+"""Number of descriptors that served connections leave free; at most half of the limit."""
 _NUM_KEPT = 128
-"""The last of these, which no connection gets; where there are few, at most a quarter of all."""
+"""Number of descriptors below the limit that no connection may use; at most a quarter of the limit."""
 _COMPLAIN_EVERY_S = 60.0
 
 
 def make_room(config: ServerConfig) -> ServerConfig:
-    """Raises what this process may have open until `max_connections` fit in, as far as the system lets it.
+    """Raises the process's limit of open files to fit `max_connections`, as far as the system allows.
 
     Returns:
-        The settings, with as many connections as do fit in; if those are fewer, the log says so.
+        The settings, with a smaller `max_connections` and a warning in the log if fewer connections fit.
     """
     limit = _raised(config.max_connections + _NUM_OTHERS)
     room = limit - min(_NUM_OTHERS, limit // 2)
@@ -49,21 +49,21 @@ def make_room(config: ServerConfig) -> ServerConfig:
 
 
 class Listener(socket.socket):
-    """Accepts no connection that would be among the last of what this process may have open: that one is closed."""
+    """A listening socket that closes every connection whose descriptor falls into the reserve."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._complained_s: float | None = None
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection.
+        """The next connection and its address.
 
         Raises:
-            ConnectionAbortedError: there was one, and it is closed.
-            OSError: as every socket's.
+            ConnectionAbortedError: the connection was closed because too many files are open.
+            OSError: as in `socket.accept`.
         """
         connection, address = super().accept()
-        if connection.fileno() < _first_kept():  # a descriptor is the lowest number that is free
+        if connection.fileno() < _first_kept():  # the system assigns the lowest free number
             return connection, address
         connection.close()
         self._complain()
@@ -82,19 +82,19 @@ def _first_kept() -> int:
 
 
 def _limit() -> int:
-    if sys.platform == "win32":  # sockets have no such numbers there
+    if sys.platform == "win32":  # Windows does not number sockets like files
         return sys.maxsize
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def _raised(wanted: int) -> int:
-    """The bound, after it was raised to `wanted` or as far as possible."""
+    """Raises the limit of open files to `wanted`, or as far as possible, and returns the new limit."""
     if sys.platform != "win32" and _limit() < wanted:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        except (ValueError, OSError) as error:  # some systems have another bound behind this one
+        except (ValueError, OSError) as error:  # some systems have a second, lower limit
             logger.debug("no more files may be open: %s", error)
     return _limit()

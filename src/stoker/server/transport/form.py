@@ -1,4 +1,4 @@
-"""Forms with one file (`multipart/form-data`), bounded in parts and in the size of each field."""
+"""Parses forms with one file (`multipart/form-data`), with limits on the number of parts and the size of each field."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MAX_PARTS = 32
 
 
 class Form:
-    """Collects what the parser of a form with one file finds."""
+    """Collects the fields and the file of one form from the callbacks of a multipart parser."""
 
     def __init__(self) -> None:
         self._fields: dict[str, list[bytes]] = {}
         self.filename: str | None = None
         self.data = bytearray()
-        """Bytes of the file that were not taken from here yet."""
+        """Bytes of the file that the caller has not taken yet."""
         self.is_complete = False
         self._num_parts = 0
         self._header = [bytearray(), bytearray()]
@@ -29,7 +29,7 @@ class Form:
         self._is_file = False
 
     def texts(self) -> dict[str, list[str]]:
-        """The values of each field, in their order."""
+        """The values of each field, in the order of the form."""
         return {name: [each.decode("utf-8", "replace") for each in values] for name, values in self._fields.items()}
 
     def checked_filename(self) -> str:
@@ -79,7 +79,7 @@ class Form:
             filename = options[b"filename"].decode("utf-8", "replace")
             if self._name != "file" or self.filename is not None:
                 raise InvalidInput("a form has one file here, called `file`", parameter=self._name[:100] or "file")
-            self.filename = "".join(filter(str.isprintable, filename.replace("%22", '"')))  # as browsers write it
+            self.filename = "".join(filter(str.isprintable, filename.replace("%22", '"')))  # browsers escape quotes so
 
     def _on_headers(self) -> None:
         if not self._is_file:
@@ -101,14 +101,14 @@ class Form:
 
 
 def boundary_of(request: Request, expected: str) -> bytes:
-    """What stands between the parts of a request's form.
+    """The boundary between the parts of a request's form.
 
     Args:
-        request: whose body is a form.
-        expected: what the form should have, for the error.
+        request: the request whose body is a form.
+        expected: description of the expected parts, for the error.
 
     Raises:
-        InvalidInput: the body is no form.
+        InvalidInput: the body is not a form.
     """
     kind, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary", b"")
@@ -118,10 +118,10 @@ def boundary_of(request: Request, expected: str) -> bytes:
 
 
 def parse_form(boundary: bytes, body: bytes) -> Form:
-    """A form that was received as a whole.
+    """Parses a form that was received as a whole.
 
     Raises:
-        InvalidInput: it is malformed, breaks off, or has no file.
+        InvalidInput: the form is malformed, incomplete, or has no file.
     """
     form = Form()
     parser = MultipartParser(boundary, cast("Any", form.callbacks()))

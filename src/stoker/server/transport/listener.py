@@ -1,4 +1,4 @@
-"""Where the server listens: an address or a local socket, with TLS or without, and never open to all by accident."""
+"""The listening socket: TCP or Unix domain, with or without TLS, and never open to other machines by accident."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from stoker.server.config import ServerConfig
 from stoker.server.transport.descriptors import Listener
 
 BACKLOG = 2048
-"""Connections that wait to be accepted."""
+"""Maximum number of connections that wait to be accepted."""
 
 _MAX_UNSENT_BYTES = 128 * 2**10
-"""How much the system buffers for a client that does not read. Without a bound it would be megabytes, that is, whole
-answers, before the server noticed that a client is slow."""
+"""Maximum number of bytes that the kernel buffers for a client that does not read. Without this bound the kernel would
+buffer megabytes, that is, whole answers, before back-pressure showed the server that the client is slow."""
 
 _SOCKET_MODE = 0o660
-"""Access for the user and the group; the administrator decides who may enter the folder."""
+"""Mode of the Unix socket: user and group may connect; the folder's permissions decide who can reach it."""
 
 
 @contextmanager
 def listening(config: ServerConfig) -> Generator[socket.socket]:
-    """Takes the address before anything else, so that a taken port, or a wrong setting, costs no minute.
+    """Opens the listening socket before the models load, so that a taken port or a wrong setting fails at once.
 
-    It listens at once: two servers may bind the same address, and only the second one to listen would hear of it.
+    The socket listens at once too: two servers can bind the same address, and only the second call of `listen` fails.
 
     Raises:
-        ConfigError: the address cannot be had, or TLS cannot be set up.
+        ConfigError: the address cannot be used, or TLS cannot be set up.
     """
     _check_tls(config)
     with _unix_listener(config) if config.unix_socket else _bind(config) as listener:
@@ -46,10 +46,10 @@ def listening(config: ServerConfig) -> Generator[socket.socket]:
 
 
 def check_exposure(config: ServerConfig, keys: ApiKeys) -> None:
-    """Checks that a server that other machines can reach has a key, or that the settings allow it to have none.
+    """Checks that a server that other machines can reach has an API key, or that the settings permit none.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: other machines could use the server without a key, and the settings do not permit that.
     """
     if config.unix_socket or is_local(config.host) or keys.has_clients or config.allow_unauthenticated:
         return
@@ -61,7 +61,7 @@ def check_exposure(config: ServerConfig, keys: ApiKeys) -> None:
 
 
 def _check_tls(config: ServerConfig) -> None:
-    """Reads the files as uvicorn will, which would fail with a traceback."""
+    """Reads the TLS files in advance, because uvicorn would fail with a traceback."""
     if not config.tls_certificate:
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -84,11 +84,11 @@ def url_of(config: ServerConfig, listener: socket.socket) -> str:
 
 def _bind(config: ServerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only on sockets that name their protocol: without it, a body waits 40 ms behind its head
+    # asyncio sets TCP_NODELAY only on sockets that name their protocol: without it, a body follows its head 40 ms later
     listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have it from their listener
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT_BYTES)
         listener.bind((config.host, config.port))
         listener.listen(BACKLOG)
@@ -117,7 +117,7 @@ def _unix_listener(config: ServerConfig) -> socket.socket:
 
 
 def _remove_left_behind(path: Path) -> None:
-    """Removes a socket without a listener: a killed server left it."""
+    """Removes a Unix socket without a listener, which a killed server leaves on disk."""
     with suppress(FileNotFoundError):
         if not S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(f"{path} exists and is not a socket")

@@ -1,6 +1,6 @@
-"""The outermost layer of the server: request ids, one log line per request, and a shape for our own bugs.
+"""The outermost ASGI layer: request ids, one log line per request, and error replies for unexpected exceptions.
 
-No prompt and no answer is ever logged: of an unexpected error the log gets its type and its stack, not its text.
+No prompt and no answer is ever logged: of an unexpected exception the log gets type and stack, but not the message.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ error_log = logging.getLogger("stoker.server")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _HEADER = b"x-request-id"
 _NAMES = (_HEADER, b"request-id")
-"""Anthropic's clients look for the second one."""
+"""Response headers with the request id. Anthropic's clients read `request-id`."""
 _IGNORED_HEADER = b"x-stoker-ignored"
-"""Header with the fields of the body that have no effect."""
+"""Response header that lists the fields of the request body that have no effect."""
 _RELAXED_HEADER = b"stoker-relaxed"
-"""Header with the parts of a schema that are not enforced in the answer."""
+"""Response header that lists the parts of a JSON schema that are not enforced in the answer."""
 _MAX_RELAXED_CHARS = 2000
-"""Clients bound the headers of a reply."""
+"""Maximum length of the header's value, because clients limit the size of response headers."""
 _ABSOLUTE = re.compile(rb"https?://", re.IGNORECASE)
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
 
 class RequestBorder:
-    """Wraps the whole application. Takes a client's `x-request-id` or makes one, and sends it back.
+    """The outermost ASGI layer. It takes a client's `x-request-id` or creates one, and returns it in the response.
 
     Args:
-        app: whose exceptions end here.
+        app: the application, whose exceptions are caught here.
         config: `root_path` and `log_format` are used.
-        counts: of the responses.
+        counts: counter of the responses.
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig, counts: ResponseCounts) -> None:
@@ -76,7 +76,7 @@ class RequestBorder:
 
 
 class _Exchange:
-    """One request and what has been sent for it."""
+    """One request and the state of its response."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
@@ -107,7 +107,7 @@ class _Exchange:
         await self._send(message)
 
     async def fail(self, error: Exception) -> None:
-        """A bug of ours: the log gets the stack, the client an error in whatever form still fits."""
+        """Handles an unexpected exception: logs its stack, and sends an error 500, or an error event into a stream."""
         stack = "".join(traceback.format_tb(error.__traceback__))
         error_log.error("request %s failed: %s\n%s", self.request_id, type(error).__name__, stack)
         dialect, detail = error_format(self._scope), internal_error_body().error
@@ -121,7 +121,7 @@ class _Exchange:
 
     @property
     def status(self) -> int:
-        """The final status of the exchange; `CLIENT_LEFT` if the client left, whatever was sent before."""
+        """The final HTTP status; `CLIENT_LEFT` if the client disconnected, whatever was sent before."""
         return CLIENT_LEFT if self._scope["state"].get("client_left") else self._status
 
     def log(self, *, is_json: bool) -> None:
@@ -130,14 +130,14 @@ class _Exchange:
 
 
 def _one_line(phrases: Sequence[str]) -> bytes:
-    """The value of a header: plain ASCII, without line breaks, and not too long."""
+    """The phrases as the value of a header: one line of ASCII, cut at `_MAX_RELAXED_CHARS`."""
     line = " ".join("; ".join(phrases).split())
     shown = line if len(line) <= _MAX_RELAXED_CHARS else f"{line[:_MAX_RELAXED_CHARS]}..."
     return shown.encode("ascii", "backslashreplace")
 
 
 def _to_origin_form(scope: Scope) -> None:
-    """A whole URL as the target, as for a proxy: a server has to take it, and its host instead of `Host` (RFC 9112)."""
+    """Reduces an absolute URL as the request's target to its path. Its host replaces the header `Host` (RFC 9112)."""
     authority, slash, rest = scope["raw_path"].partition(b"://")[2].partition(b"/")
     scope["raw_path"] = slash + rest or b"/"
     scope["path"] = unquote(scope["raw_path"].decode("latin-1"))
@@ -146,13 +146,13 @@ def _to_origin_form(scope: Scope) -> None:
 
 
 def _without_last_slash(scope: Scope) -> None:
-    """`/v1/models/` is `/v1/models`. A redirect would cost clients their body, and name a proxy's inside."""
+    """Drops a slash at the end of the path. A redirect would lose the client's body and reveal a proxy's inner URL."""
     root, path = scope.get("root_path", ""), scope["path"]
     if path.endswith("/") and path != f"{root}/":
         scope["path"] = path.rstrip("/") or "/"
 
 
 def _given_id(scope: Scope) -> str:
-    """The id that the client chose for this request; empty if it chose none that can be used."""
+    """The client's own `x-request-id`; empty if the client sent none, or an invalid one."""
     given = next((value.decode("latin-1") for name, value in scope["headers"] if name == _HEADER), "")
     return given if _REQUEST_ID.fullmatch(given) else ""

@@ -1,4 +1,4 @@
-"""The server itself: uvicorn, around the life of the models."""
+"""The uvicorn server, extended to load the models at start-up and to free them at shutdown."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from stoker.server.transport.listener import BACKLOG
 from stoker.server.transport.protocol import ImpatientH11Protocol
 
 _CLOSING_S = 5
-"""After the drain: how long ended requests get to write their last bytes."""
+"""Time after the drain in which ended requests may write their last bytes."""
 _ACCEPTED_AT_ONCE = 16
-"""asyncio uses one number for that and for the length of the queue. With a long one it would, whenever the system has
-no room for another connection, say so that many times."""
+"""Maximum number of connections that asyncio accepts per wake-up. asyncio uses its `backlog` for this number and for
+the queue's length. When the system can open no further connection, it logs an error for each, so the number is small;
+`startup` sets the length of the queue."""
 
 
 class ModelServer(uvicorn.Server):
-    """uvicorn, around the life of the models: it listens while they load, and frees them when it has drained.
+    """A uvicorn server that listens while the models load, and frees them after the drain.
 
-    The drain ends: what still runs after it gets an error event instead of a cut line.
+    The drain is bounded by `drain_s`: a request that still runs then gets an error event, not a broken connection.
 
     Args:
         app: the application.
-        registry: the models; closed in every case.
-        config: all bounds.
-        on_ready: called once the models answer.
-        on_stop: called once with the number of requests that still run, when it begins to stop.
-        batches: those of clients; None = there are none.
-        loading: `registry.start()` under way; None = it is called at start-up.
+        registry: the models; closed at shutdown in every case.
+        config: the settings of the server.
+        on_ready: called once, when the models are loaded.
+        on_stop: called once, when the shutdown begins, with the number of requests that still run.
+        batches: batches of clients; None = batches are off.
+        loading: a task that runs `registry.start()`; None = the server calls it at start-up.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class ModelServer(uvicorn.Server):
         if self._on_stop is not None and self._loading.done():
             self._on_stop(len(self.server_state.tasks))
         if self._batches is not None:
-            await self._batches.close()  # they continue at the next start
-        self._registry.events.close()  # a client that follows the events waits for no answer
+            await self._batches.close()  # batches continue at the next start of the server
+        self._registry.events.close()  # else clients that follow the events would delay the drain
         cut = asyncio.ensure_future(self._cut_off())
         try:
             await super().shutdown(sockets)
@@ -83,10 +84,10 @@ class ModelServer(uvicorn.Server):
             await self._registry.close()
 
     def check_loaded(self) -> None:
-        """Raises the error of a failed load. Call it when the server has ended.
+        """Raises the error of a failed load. Call it after the server has ended.
 
         Raises:
-            StokerError: it has ended because a model could not be loaded.
+            StokerError: the server has ended because a model could not be loaded.
         """
         if self._loading is not None and not self._loading.cancelled():
             self._loading.result()

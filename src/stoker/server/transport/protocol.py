@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 on one connection: bounds on the time without a request, and on the number of connections."""
+"""uvicorn's HTTP/1.1 protocol with limits on idle time and on the number of connections."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from stoker.server.error_types import ErrorBody, ErrorDetail
 from stoker.server.transport.connection import ABORT, WRITE
 
 _CROWDED_HEAD_S = 5
-"""Time in which a connection beyond the limit must send the request that is answered with the refusal."""
+"""Time in which a connection beyond the limit must send its request, which is then refused."""
 _MAX_CROWD = 64
-"""Maximum number of connections beyond the limit: the oldest makes room for a newer one, which may ask for health."""
+"""Maximum number of connections beyond the limit. A newer one, which may be a health check, aborts the oldest."""
 _CROWD = "crowd"
-"""In the state of all connections: the connections beyond the limit, in order of arrival."""
+"""Key in the state that all connections share: the connections beyond the limit, in order of arrival."""
 _INVALID = "this is not a valid HTTP request, or its head is too large"
 _BAD_REQUEST = ErrorBody(ErrorDetail(_INVALID, "invalid_request_error", None, "bad_request"))
 
 
 class ImpatientH11Protocol(H11Protocol):
-    """Closes a connection on which no whole request head arrives within uvicorn's `timeout_keep_alive`.
+    """Closes a connection on which no complete request head arrives within uvicorn's `timeout_keep_alive`.
 
-    uvicorn starts that clock only after a response, and stops it at the next byte, whatever the byte is. One connection
-    more than uvicorn's `limit_concurrency` is marked as `CROWDED`, and closed after its first answer; uvicorn itself
-    would say so in plain text, which no client can read. A client that takes nothing of what was sent to it keeps no
-    connection open: one that is being closed is cut off when nothing of it has left for as long.
+    uvicorn itself starts that timer only after a response, and stops it at the next byte of any kind. A connection
+    beyond uvicorn's `limit_concurrency` is marked as `CROWDED` and closed after its first answer; uvicorn's own refusal
+    is plain text, which API clients cannot parse. A connection that is being closed is aborted if the client reads
+    nothing of the remaining bytes within the same time.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,7 +66,7 @@ class ImpatientH11Protocol(H11Protocol):
         self._watch_closing()
 
     def send_400_response(self, msg: str) -> None:
-        """What is not even HTTP; OpenAI's words, because nothing says whose client it is."""
+        """Answers bytes that are not valid HTTP. The body has OpenAI's shape, because the dialect is unknown."""
         body = msgspec.json.encode(_BAD_REQUEST)
         head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
@@ -74,7 +74,7 @@ class ImpatientH11Protocol(H11Protocol):
         self._watch_closing()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """A request to speak something else may be ignored; uvicorn would tell our users to install things."""
+        """Silences uvicorn's advice to install WebSocket packages: a request to upgrade may be ignored."""
 
     def _join_crowd(self) -> None:
         self.app_state = {**self.app_state, CROWDED: True}
@@ -100,7 +100,7 @@ class ImpatientH11Protocol(H11Protocol):
 
 
 def _write_chunk(transport: asyncio.Transport, flow: FlowControl, body: bytes) -> bool:
-    """See `WriteChunk`. What h11 would write; it keeps no account of chunks, and need not hear of them."""
+    """See `WriteChunk`. Writes the bytes that h11 would write; h11 keeps no state per chunk, so it can be bypassed."""
     if flow.write_paused or transport.is_closing() or not body:
         return False
     transport.write(b"%x\r\n%b\r\n" % (len(body), body))

@@ -1,8 +1,8 @@
-"""Serves models over HTTP: listens, tells the engines what to load, and makes the endpoints while they do.
+"""Runs the HTTP server: listens, starts to load the models, and builds the application while they load.
 
 ```
-listen ──► engines load the models ─────────────────────► they answer
-                └──► import and make the endpoints ──► accept
+listen ──► engines load the models ─────────────────────► models answer
+                └──► import and build the endpoints ──► accept connections
 ```
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stoker.server.transport import model_server
     from stoker.server.transport.model_server import ModelServer
 else:
-    # All this takes longer to import than an engine needs to load a small model.
+    # These imports take longer than an engine needs to load a small model.
     application = lazy_module("stoker.server.transport.app")
     model_server = lazy_module("stoker.server.transport.model_server")
     tracing = lazy_module("stoker.server.observe.tracing")
@@ -49,19 +49,19 @@ def serve(
 ) -> None:
     """Serves until SIGINT or SIGTERM, then lets running requests end for up to `drain_s`.
 
-    It listens at once, and answers with 503 as long as the models are loading.
+    The server listens at once, and answers with 503 while the models are loading.
 
     Args:
         registry: the models; loaded here, and closed in every case.
-        config: where to listen and all bounds.
-        on_ready: called once with the base URL as soon as the models answer.
-        on_stop: called once with the number of requests that still run, when it begins to stop.
-        batch_concurrency: requests of batches that run at the same time.
+        config: the address and the settings of the server.
+        on_ready: called once with the base URL, when the models are loaded.
+        on_stop: called once with the number of requests that still run, when the shutdown begins.
+        batch_concurrency: number of requests of batches that run at the same time.
 
     Raises:
-        ConfigError: the address cannot be listened on, or would be open to all; or a setting is wrong.
+        ConfigError: the address cannot be listened on, or would be reachable without an API key; or a setting is wrong.
         StokerError: a model cannot be loaded.
-        KeyboardInterrupt: it was ended by SIGINT, after the drain.
+        KeyboardInterrupt: SIGINT ended the server; raised after the drain.
     """
     keys = ApiKeys(config)
     check_exposure(config, keys)
@@ -71,7 +71,7 @@ def serve(
         def server(loading: asyncio.Task[None]) -> ModelServer:
             batches = application.open_batches(config, batch_concurrency)
             app = application.create_app(registry, config, spans, keys, [] if batches is None else [batches])
-            import_renderers()  # the first chat does not wait for it
+            import_renderers()  # else the first chat would wait for this import
             when_ready = partial(on_ready, url_of(config, listener))
             return model_server.ModelServer(app, registry, config, when_ready, on_stop, batches, loading)
 
@@ -89,9 +89,9 @@ def _spans(config: ServerConfig) -> Generator[TracerProvider | None]:
 
 
 async def _ordered(registry: Registry, loading: asyncio.Task[None]) -> None:
-    """Waits until the first engine knows what to load: importing the server meanwhile would delay it.
+    """Waits until the first engine has its order to load a model, before the server's modules are imported.
 
-    Reading a model's header and importing take turns at the interpreter. The wait is short on a slow disk, too.
+    Imports hold the GIL, so they would delay the reading of the model's header. The wait is bounded for slow disks.
     """
     is_ordered = asyncio.Event()
     registry.events.listen(lambda event: is_ordered.set() if event.stage == "load" else None)
@@ -109,7 +109,7 @@ async def _serve(
         await _ordered(registry, loading)
         server = await asyncio.to_thread(make_server, loading)
         await server.serve(sockets=[listener])
-    except BaseException:  # uvicorn may fail before its start-up, and shuts nothing down then
+    except BaseException:  # if uvicorn fails before its start-up, it does not shut down
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
         await registry.close()

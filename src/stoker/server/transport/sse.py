@@ -1,4 +1,4 @@
-"""Streams as bytes on a connection: framing, keep-alive lines, clients that leave. No wire types."""
+"""Streaming responses: framing, keep-alive lines, slow and disconnected clients. Independent of wire types."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _COMMENT = b":\n\n"
 
 _UNBUFFERED = [
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would otherwise collect the stream
+    (b"x-accel-buffering", b"no"),  # otherwise nginx would buffer the stream
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """The framing of a dialect's streams."""
+    """How an API frames its streams: as server-sent events or as lines of JSON."""
 
     content_type: bytes
     keep_alive: bytes | None
-    """A keep-alive line that clients skip, sent during a silence. None = the dialect has none."""
+    """Line that clients skip, sent after a time without output. None = the framing has no such line."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -49,13 +49,13 @@ def error_event(body: ErrorBody) -> bytes:
 
 
 class EventStream:
-    """An ASGI response that writes events as they come.
+    """An ASGI response that streams events to the client as they are produced.
 
     Args:
-        events: ready bytes, one or more whole events each. Closed in every case.
-        close: frees what the events come from; called in every case, also if the client left before the first one.
+        events: encoded bytes, one or more whole events each. Closed in every case.
+        close: frees the source of the events; called in every case, also if the client disconnects before the first.
         config: `keep_alive_s` and `write_timeout_s` are used.
-        framing: the dialect's.
+        framing: framing of the API.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class EventStream:
         self._is_sending = False
 
     async def _watch_writes(self) -> NoReturn:
-        """Watches writes from a separate task: a timeout around each write would cost a timer for every token."""
+        """Ends the stream if the client does not read. A timeout around each write would cost a timer per token."""
         limit_s = self._config.write_timeout_s
         while True:
             waited_s = time.monotonic() - self._last_sent_s if self._is_sending else 0.0
@@ -119,8 +119,8 @@ class EventStream:
 
 
 async def _cut_off(scope: Scope) -> None:
-    """Aborts the connection. Closing it would wait for a client that reads nothing."""
+    """Aborts the connection. A graceful close would wait for a client that does not read."""
     abort = scope["state"].get(ABORT)
     if abort is not None:
         abort()
-        await asyncio.sleep(0)  # until it is done: uvicorn must not report the response as incomplete
+        await asyncio.sleep(0)  # let the abort finish, else uvicorn reports an incomplete response

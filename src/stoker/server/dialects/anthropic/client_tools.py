@@ -1,6 +1,6 @@
-"""Anthropic's tools that a client runs and whose definition the API knows: `bash`, text editors, memory.
+"""Definitions of Anthropic's built-in client tools: `bash`, text editors, memory. Clients run these tools.
 
-A request only names such a tool by its type and version; a local model needs the whole definition.
+A request names such a tool only by type and version; a local model needs the full definition in its prompt.
 """
 
 from __future__ import annotations
@@ -58,4 +58,4 @@ CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "text_editor_20250728": (_ABOUT_EDITOR, _EDITOR),
     "memory_20250818": (_ABOUT_MEMORY, _MEMORY),
 }
-"""By type: the description and the schema of the tool's input."""
+"""Description and input schema of each tool, by type."""

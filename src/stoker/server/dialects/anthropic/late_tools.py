@@ -1,7 +1,7 @@
-"""Tools that a conversation makes available after its beginning, or takes away: Anthropic's `defer_loading`.
+"""Anthropic's `defer_loading`: tools that become available, or unavailable, in the course of a conversation.
 
-The prompt begins with the list of tools, so a tool that came later would change all of it, and nothing of the prefix
-cache could be used again. The list stays as it was, and the message that brings a tool describes it.
+The prompt begins with the list of tools. A tool that is added to the list later would change the prompt's beginning and
+defeat the prefix cache. So the list stays unchanged, and the message that adds a tool contains its description.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stoker.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A tool, and its path in the request."""
+    """A tool and its path in the request."""
 
     where: str
     fields: Mapping[str, Any]
@@ -28,11 +28,11 @@ class _Placed:
 
 
 class LateTools:
-    """Follows which tools are available while a conversation is read.
+    """Tracks which tools are available while the messages of one request are read in order.
 
     Args:
-        tools: of the request, each with its path in it. One with `defer_loading` is available from the message on that
-            refers to it.
+        tools: tools of the request, each with its path there. A tool with `defer_loading` becomes available with the
+            message that refers to it.
     """
 
     def __init__(self, tools: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
@@ -45,12 +45,12 @@ class LateTools:
 
     @property
     def available(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """The tools of the list, and those that came later, each with its path in the request."""
+        """The tools of the list and those that messages added, each with its path in the request."""
         late = [tool for tool in self._come.values() if tool.name not in self._names]
         return [(tool.where, tool.fields) for tool in (*self._listed, *late)]
 
     def applied(self, tools: Tools) -> Tools:
-        """The same tools: those that came later are not in the prompt's list, and those that went are not called."""
+        """The tools with late ones left out of the prompt's list, and with calls of removed ones not allowed."""
         unlisted = replace(tools, unlisted=frozenset(self._come) - self._names if self._listed else frozenset())
         if not self._gone:
             return unlisted
@@ -58,7 +58,7 @@ class LateTools:
         return replace(unlisted, allowed=allowed - self._gone)
 
     def described(self, message: dict[str, Any], where: str) -> dict[str, Any]:
-        """A message with texts in place of the blocks that bring tools or take them away.
+        """A message in which texts replace the blocks that add or remove tools; notes these changes.
 
         Raises:
             InvalidInput: such a block is malformed.
@@ -103,7 +103,7 @@ class LateTools:
                 raise InvalidInput(message, parameter=f"{where}.tool")
 
     def _bring(self, name: str, tool: _Placed | None) -> str:
-        if tool is None:  # it was there when the message was written
+        if tool is None:  # the request no longer defines the tool
             return _gone(name)
         self._gone.discard(name)
         self._come[name] = tool

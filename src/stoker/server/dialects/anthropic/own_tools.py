@@ -1,4 +1,4 @@
-"""The tools of an Anthropic request that the client runs. What tools of Anthropic's servers wrote is left out."""
+"""Selects the tools of an Anthropic request that the client runs, and detects blocks of tools that Anthropic runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from stoker.server.fields import note_ignored
 
 _SEARCH = "tool_search_tool_"
 _HOSTED = ("web_search_", "web_fetch_", "code_execution_", "advisor_", _SEARCH)
-"""Beginnings of the types of tools that Anthropic's servers run."""
+"""Prefixes of the types of tools that Anthropic's servers run."""
 _HOSTED_CALLS = ("server_tool_use", "mcp_tool_use")
 
 
 def own_tools(tools: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The client's own tools, each with its path in the request.
+    """The tools that the client runs, each with its path in the request.
 
-    A tool that Anthropic runs is left out if the client offers tools of its own: the model need not call it. Without
-    Anthropic's tool search no deferred tool would ever be found, so none is deferred.
+    A tool that Anthropic's servers run is left out if the client offers its own tools, because the model need not call
+    it. If Anthropic's tool search is left out, no tool is deferred, because the model could not find it.
 
     Raises:
         UnsupportedParameter: all tools run on Anthropic's servers.
@@ -36,17 +36,17 @@ def own_tools(tools: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str
 
 
 def is_of_hosted_tool(block: object) -> bool:
-    """Whether a block of an answer is a call of a tool that Anthropic's servers ran, or its result.
+    """Whether a block of an answer is a call, or the result, of a tool that Anthropic's servers ran.
 
-    A conversation that began there has them. Often the results are encrypted, and the text of the answer says what they
-    were used for.
+    Such blocks occur in conversations that began with Anthropic's models. The results are often encrypted, but the text
+    of the answer tells what they were used for.
     """
     kind = str(cast("dict[str, object]", block).get("type")) if isinstance(block, dict) else ""
     return kind in _HOSTED_CALLS or kind.endswith("_tool_result")
 
 
 def not_available(tool: Mapping[str, Any], where: str) -> UnsupportedParameter:
-    """The error that says that a tool of this type cannot be used."""
+    """The error for a tool whose type is not supported."""
     message = f"`{where}`: tools of type {_kind(tool)!r} are not available here, only those that the client runs"
     return UnsupportedParameter(message, parameter=f"{where}.type")
 

@@ -1,4 +1,4 @@
-"""An Anthropic request becomes a conversation and a `GenerationRequest`. Nothing here touches a connection."""
+"""Converts requests of Anthropic's API to conversations and `GenerationRequest`s. Uses no connection."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ _WORDS = {"stop": "stop_sequences"}
 _FAILURE = "Error:"
 
 _VOLATILE = "x-anthropic-billing-header:"
-"""Claude Code begins its system prompt with such a line, new in every request: no prefix would ever be found again."""
+"""Beginning of a line that Claude Code puts first in its system prompt. The line differs in every request and would
+defeat the prefix cache, so it is removed."""
 
 
 def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, config: ServerConfig) -> GenerationRequest:
-    """What a messages request asks of a model.
+    """The generation that a messages request asks for.
 
     Raises:
-        InvalidInput: something cannot be done as asked, or the chat template refused the messages.
+        InvalidInput: a field is invalid, or the chat template refused the messages.
     """
     if wire.max_tokens is None:
         raise InvalidInput("`max_tokens` is missing", parameter="max_tokens")
@@ -60,16 +61,16 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
 
 
 def counting(wire: CountTokensRequest, runtime: Runtime, thoughts: Thoughts, config: ServerConfig) -> CountTokens:
-    """Asks how long the prompt is, with remembered reasoning.
+    """The question to the engine how many tokens the prompt has, with stored reasoning inserted.
 
     Raises:
-        InvalidInput: the messages are not valid, or the chat template refused them.
+        InvalidInput: the messages are invalid, or the chat template refused them.
     """
     return prompt_question(recalled(asked(wire, config), thoughts), runtime)
 
 
 def asked(wire: CountTokensRequest, config: ServerConfig) -> Conversation:
-    """The part of a request that decides its prompt. A last message of the assistant is the beginning of the answer.
+    """The conversation of a request, which decides its prompt. The model continues a last message of the assistant.
 
     Raises:
         InvalidInput: the messages, the tools or the reasoning are malformed.
@@ -126,11 +127,11 @@ def _grammar(wire: MessagesRequest) -> GrammarText | None:
 
 
 def conversation(wire: CountTokensRequest, late: LateTools) -> list[Message]:
-    """The system prompt and the messages, in the shape that all chat templates know. `late` follows them.
+    """The system prompt and the messages, in the shape that chat templates expect. `late` reads the messages too.
 
     Raises:
-        InvalidInput: `fields["parameter"]` is the path of the culprit.
-        UnsupportedParameter: a block that is no text, such as an image.
+        InvalidInput: the messages are malformed; `fields["parameter"]` is the path of the error.
+        UnsupportedParameter: the type of a block is not supported.
     """
     if not wire.messages:
         raise InvalidInput("`messages` must be a list with at least one message", parameter="messages")
@@ -149,17 +150,17 @@ def _system(system: str | list[dict[str, Any]] | None) -> list[Message]:
 
 @dataclass(slots=True)
 class _Turn:
-    """One message, sorted into what the parts of it are here."""
+    """The blocks of one message, sorted by kind."""
 
     texts: list[Mapping[str, Any] | PartGroup] = field(default_factory=list["Mapping[str, Any] | PartGroup"])
-    """Texts and images."""
+    """Blocks of text and images, and groups of them from documents."""
     thoughts: list[str] = field(default_factory=list[str])
     calls: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     results: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
 
 
 def _messages(raw: dict[str, Any], where: str) -> list[Message]:
-    """Results of tools stand inside a user's message, but are messages of their own to a template."""
+    """Converts a message. Anthropic's tool results are blocks of a user's message; chat templates need own messages."""
     content = raw.get("content")
     if not isinstance(content, list):
         return [message_from_dict({"role": raw.get("role"), "content": content}, where)]
@@ -199,7 +200,7 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
             content = _failure(fields.get("content")) if fields.get("is_error") is True else fields.get("content")
             turn.results.append({"role": "tool", "tool_call_id": call_id, "content": content})
         case {"type": "redacted_thinking"}:
-            pass  # encrypted by another model, so it cannot be read here
+            pass  # encrypted by Anthropic's servers, so it is unreadable here
         case {"type": "thinking" | "tool_use" | "tool_result" as kind}:
             raise InvalidInput(f"`{where}` is not a valid block of type {kind!r}", parameter=where)
         case _:
@@ -208,7 +209,7 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
 
 
 def _failure(content: object) -> object:
-    """The content of a result that is an error. Chat templates have no other place to say so."""
+    """The content of a failed tool result, marked as an error in its text: chat templates have no field for that."""
     if isinstance(content, list):
         return [{"type": "text", "text": _FAILURE}, *cast("list[object]", content)]
     if not isinstance(content, str) or content.lower().startswith("error"):

@@ -1,4 +1,4 @@
-"""`POST /v1/messages` and `/v1/messages/count_tokens`: the handlers only call other parts, in order."""
+"""The endpoints `POST /v1/messages` and `/v1/messages/count_tokens`. The handlers only call other modules, in order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The JSON of Anthropic's messages and models endpoints; types, and tables of their fields.
+"""The JSON types of Anthropic's messages and models, and tables of their fields.
 
-In requests `None` means "not given". The tables at the end say what becomes of every known field.
+In requests `None` means "not given". The tables at the end honor, refuse or ignore each known field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stoker.server.request.fields import Int, Lora
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
-    """Requests of one user share one fair share of the machine."""
+    """Name of the user, by which requests are scheduled fairly: all requests of one user get one share."""
 
 
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +28,11 @@ class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class ThinkingConfig(msgspec.Struct, frozen=True, kw_only=True):
     type: str
-    """`enabled`, `disabled`, or `adaptive`: as the chat template has it."""
+    """`enabled`, `disabled`, or `adaptive` for the default of the chat template."""
     budget_tokens: Int | None = None
-    """Most tokens of reasoning."""
+    """Maximum number of tokens of reasoning."""
     display: str | None = None
-    """`omitted`: the thinking block comes without its text."""
+    """`omitted`: thinking blocks have no text."""
 
 
 class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +40,8 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     messages: list[dict[str, Any]] | None = None
-    """Text, and what answers were made of before: `requests` reads them. A last message of the assistant is
-    continued."""
+    """The conversation, with blocks of text, images, documents, thinking, tool calls and tool results. The model
+    continues a last message of the assistant."""
     system: str | list[dict[str, Any]] | None = None
     output_config: OutputConfig | None = None
     tools: list[dict[str, Any]] | None = None
@@ -56,7 +56,7 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/messages`."""
 
     max_tokens: Int | None = None
-    """Must be given."""
+    """Maximum number of tokens of the answer; required."""
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None
@@ -64,11 +64,11 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
     top_p: float | None = None
     metadata: Metadata | None = None
     cache_prompt: bool | None = None
-    """An addition of ours, like `lora`: false = the prefix cache is neither read nor written."""
+    """False: the prefix cache is neither read nor written (an addition of this server)."""
     session_id: str | None = None
-    """Name of the conversation: what it leaves in the KV pool is evicted last for a while."""
+    """Name of the conversation, whose KV cache is evicted last for a while (an addition of this server)."""
     lora: Lora | None = None
-    """LoRA adapters to apply, by name."""
+    """LoRA adapters to apply, by name (an addition of this server)."""
     output_format: dict[str, Any] | None = None
     """Older form of `output_config.format`."""
 
@@ -81,7 +81,7 @@ class TextBlock(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True, tag="thinking"):
-    """What the model thought before it answered."""
+    """The model's reasoning before the answer."""
 
     thinking: str
     signature: str = ""
@@ -104,21 +104,21 @@ class OutputTokensDetails(msgspec.Struct, frozen=True):
 
 
 class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts. The prompt has the sum of the first three."""
+    """Token counts. The sum of the three input counts is the length of the prompt."""
 
     input_tokens: int
     """Tokens of the prompt that were computed."""
     cache_creation_input_tokens: int = 0
-    """Always 0: keeping a prefix costs nothing, so nothing is counted for it."""
+    """Always 0, because storing a prefix in the cache costs nothing."""
     cache_read_input_tokens: int
     """Tokens of the prompt that were in the cache."""
     output_tokens: int
     output_tokens_details: OutputTokensDetails | UnsetType = UNSET
-    """There if the model reasoned."""
+    """Present if the model reasoned."""
 
 
 class MessageReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer; in a stream's `message_start`, one without content."""
+    """A whole answer; in the event `message_start`, an answer without content."""
 
     id: str
     type: str = "message"
@@ -138,9 +138,10 @@ class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     display_name: str
     created_at: str
-    """RFC 3339."""
+    """Time in RFC 3339."""
     max_input_tokens: int | UnsetType = UNSET
-    """Prompt and answer together; this and `max_tokens` are there if it is loaded."""
+    """Size of the context, for prompt and answer together; this field and `max_tokens` are present if the model is
+    loaded."""
     max_tokens: int | UnsetType = UNSET
     lifecycle: str = "active"
     type: str = "model"

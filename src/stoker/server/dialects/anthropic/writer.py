@@ -1,4 +1,4 @@
-"""The engine's outputs in the shapes of Anthropic's replies and events."""
+"""Converts the engine's outputs to Anthropic's replies and events, and the registry's models to Anthropic's list."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 _ENDINGS = (".gguf", ".onnx")
 _SIGNATURE = "stoker"
-"""Clients send thinking back with a signature. Nothing is signed here: thoughts that come back are read as they are."""
+"""Signature of thinking blocks, which clients send back. It is constant and not verified: nothing is signed here."""
 
 
 def _event(event: msgspec.Struct) -> bytes:
@@ -58,7 +58,7 @@ ANTHROPIC_SSE = Framing(SSE.content_type, _PING)
 
 
 class AnthropicWriter(Writer):
-    """`message_start`, `ping`, one block after another, `message_delta`, `message_stop`."""
+    """Writes one answer: `message_start`, `ping`, one content block after another, `message_delta`, `message_stop`."""
 
     framing = ANTHROPIC_SSE
 
@@ -67,12 +67,12 @@ class AnthropicWriter(Writer):
         self._omits_thinking = omits_thinking
         self._calls = ToolCalls("toolu_", asked.request.reply_id, asked.request.thoughts.keep)
         self._open: type[Block] | None = None
-        """The kind of the block that has begun."""
+        """Type of the content block that is open; None = none."""
         self._num_blocks = 0
         self._has_begun = False
 
     def push(self, delta: Delta) -> bytes:
-        """The stream begins with the first token, because the number of cached tokens is not known earlier."""
+        """The events of a delta. `message_start` waits for the first one, which tells the number of cached tokens."""
         events = [] if self._has_begun else self._begin(delta.output)
         self._has_begun = True
         for part in delta.parts:
@@ -122,7 +122,7 @@ class AnthropicWriter(Writer):
                 return self._stop()
 
     def _start(self, block: Block) -> list[MessageEvent]:
-        """Begins a block, unless one of its kind is open."""
+        """Begins a content block, unless a block of its type is open."""
         if self._open is type(block):
             return []
         stop = self._stop()
@@ -158,7 +158,7 @@ class AnthropicWriter(Writer):
 
 
 def model_entry(entry: ModelEntry) -> AnthropicModel:
-    """A model as Anthropic's clients list them, loaded or not, or one of its adapters."""
+    """A model, loaded or not, or one of its adapters, in the shape of Anthropic's list."""
     created = datetime.fromtimestamp(entry.created, UTC)
     return AnthropicModel(
         id=entry.id,
@@ -170,7 +170,7 @@ def model_entry(entry: ModelEntry) -> AnthropicModel:
 
 
 def _display_name(entry: ModelEntry) -> str:
-    """A model's display name: its last name, never a file path. An adapter's name follows its model's."""
+    """A model's display name: the last of its aliases that is no file path, else its id; with the adapter's suffix."""
     adapter = "" if isinstance(entry.parent, UnsetType) else entry.id.removeprefix(entry.parent)
     aliases = (alias for alias in reversed(entry.aliases) if not _is_place(alias.removesuffix(adapter), entry.path))
     return next(aliases, entry.id)
@@ -181,13 +181,13 @@ def _is_place(name: str, path: str) -> bool:
 
 
 def model_list(entries: Sequence[ModelEntry]) -> AnthropicModelList:
-    """All of them; there is always one page."""
+    """All models as one page."""
     data = [model_entry(entry) for entry in entries]
     return AnthropicModelList(data=data, first_id=data[0].id if data else None, last_id=data[-1].id if data else None)
 
 
 def _add(blocks: list[Block], block: TextBlock | ThinkingBlock) -> None:
-    """Adds a block; text goes on in the last block if that is of the same kind."""
+    """Appends a block, or joins its text to the last block if that has the same type."""
     last = blocks[-1] if blocks else None
     match last, block:
         case TextBlock(), TextBlock():
@@ -207,7 +207,7 @@ def _ending(output: Output, calls: ToolCalls) -> Ending:
 
 
 def _input(call: ToolCall) -> Raw:
-    """The arguments, if they are a JSON object; a call that was cut off has none."""
+    """The arguments of a call, if they are a JSON object; else, as for a call that was cut off, an empty object."""
     try:
         is_object = isinstance(msgspec.json.decode(call.arguments or "{}"), dict)
     except msgspec.DecodeError:

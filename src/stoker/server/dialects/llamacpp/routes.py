@@ -1,4 +1,4 @@
-"""llama-server's own endpoints and ours: the handlers only call other parts, in order."""
+"""llama-server's endpoints that OpenAI's API lacks, and Stoker's own. Handlers only call other modules, in order."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from stoker.server.transport.sse import EventStream
 _NO_SLOT_RETRY_S = 1.0
 
 _MAX_PARTS = 1024
-"""Maximum number of parts of one text to tokenize: each part is a question to the engine."""
+"""Maximum number of parts of one text to tokenize, because each part is a separate question to the engine."""
 
 router = Router(api="native")
 
@@ -273,11 +273,11 @@ def _cache_entry(served: ServedModel) -> CacheEntry | None:
 async def file_slot(
     runtime: Runtime, slot: int, action: Literal["save", "restore"], wire: SlotFileRequest
 ) -> SavedSlot | RestoredSlot:
-    """Does it, and says what was done.
+    """Saves the KV cache of a slot to a file, or restores it from there, and returns the reply.
 
     Raises:
-        InvalidInput: there is no name for the file, or it is none that can be had.
-        UnsupportedParameter: the server was started without a folder for it.
+        InvalidInput: the name of the file is missing or invalid.
+        UnsupportedParameter: the server was started without a folder for such files.
         StokerError: see `Runtime.ask`.
     """
     if wire.filename is None:

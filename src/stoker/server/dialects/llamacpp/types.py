@@ -1,6 +1,6 @@
-"""The JSON of the endpoints that llama-server has beside OpenAI's, and of our own; types, and tables of their fields.
+"""The JSON types of llama-server's own endpoints and of Stoker's, and tables of their fields.
 
-In requests `None` means "not given". The tables at the end say what becomes of every known field.
+In requests `None` means "not given". The tables at the end honor, refuse or ignore each known field.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from stoker.server.usage import PromptProgress, Timings
 
 
 class NativeRequest(StreamedFields, frozen=True, kw_only=True):
-    """What the endpoints that write text have in common."""
+    """Common fields of the endpoints that generate text."""
 
     n: Int | None = None
-    """Answers to each prompt. They compute it once. `n_cmpl` means the same."""
+    """Number of answers to each prompt, which is computed only once. `n_cmpl` means the same."""
     n_cmpl: Int | None = None
     n_probs: Int | None = None
-    """Number of the likeliest tokens that are reported at every position."""
+    """Number of the likeliest tokens that are reported at each position."""
     return_tokens: bool | None = None
-    """The reply has the answer's token ids too."""
+    """True: the reply also has the token ids of the answer."""
     response_fields: list[str] | None = None
-    """The reply has these fields only, each under the name given here: `timings/prompt_n` is one of an object in it."""
+    """The only fields that the reply shall have, each under the name given here; `timings/prompt_n` names a field of an
+    object."""
     t_max_predict_ms: Int | None = None
     """Time after the first token at which an answer ends with its current line; 0 or less = no limit."""
     n_indent: Int | None = None
-    """An answer ends before a line that begins with fewer spaces and tabs; its first line may."""
+    """Minimum indentation: an answer ends before a line, except the first, that begins with fewer spaces and tabs."""
 
 
 class PromptObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A text and the files that stand in it, one for each `<__media__>`."""
+    """A text with files, one for each marker `<__media__>` in the text."""
 
     prompt_string: str
     multimodal_data: list[str] | None = None
-    """Images and audio as base64 text, in the order of their places."""
+    """Images and audio in base64, in the order of their markers."""
 
 
 class NativeCompletionRequest(NativeRequest, frozen=True, kw_only=True):
     """The body of `POST /completion`."""
 
     prompt: str | PromptObject | list[str | Int | PromptObject | list[Int | str]] | None = None
-    """A text, token ids and texts in turn, or a list of prompts."""
+    """A text, a list of token ids and texts that form one prompt, or a list of prompts."""
 
 
 class ExtraFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class InfillRequest(NativeRequest, frozen=True, kw_only=True):
     input_extra: list[ExtraFile] | None = None
     """Further files of the same project, the most relevant one last. If not all fit, the first ones are left out."""
     prompt: str | None = None
-    """How the text between them begins."""
+    """Beginning of the text to fill in."""
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,11 +73,11 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     content: str | list[str | Int] | None = None
-    """Texts, and token ids between them, which stay."""
+    """A text, or a list of texts and token ids; token ids are returned unchanged."""
     add_special: bool | None = None
-    """BOS in front, if the model wants one. Not given = false."""
+    """Whether to prepend BOS, if the model uses it. Not given = false."""
     parse_special: bool | None = None
-    """The text of a special token becomes that token. Not given = true."""
+    """Whether the text of a special token becomes that token. Not given = true."""
     with_pieces: bool | None = None
 
 
@@ -96,13 +97,14 @@ class ProbToken(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int]
     logprob: float | UnsetType = UNSET
     prob: float | UnsetType = UNSET
-    """Instead of `logprob` if `post_sampling_probs` is given."""
+    """Probability after sampling, instead of `logprob`, if `post_sampling_probs` is given."""
 
 
 class ProbPosition(ProbToken, frozen=True, kw_only=True):
     top_logprobs: list[ProbToken] | UnsetType = UNSET
     top_probs: list[ProbToken] | UnsetType = UNSET
-    """Instead of `top_logprobs` if `post_sampling_probs` is given. There are fewer where the stages leave fewer."""
+    """Likeliest tokens after sampling, instead of `top_logprobs`, if `post_sampling_probs` is given. There are fewer
+    tokens where the sampling stages leave fewer."""
 
 
 class NativeChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,16 +113,16 @@ class NativeChunk(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     content: str
     tokens: list[int]
-    """Empty unless `return_tokens` is given."""
+    """Token ids of this part; empty unless `return_tokens` is given."""
     stop: bool
     tokens_predicted: int
     tokens_evaluated: int
-    """Tokens of the prompt."""
+    """Number of tokens of the prompt."""
     completion_probabilities: list[ProbPosition] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
-    """On the last part; on every part if `timings_per_token` is given."""
+    """Timings so far, on the last part; on every part if `timings_per_token` is given."""
     prompt_progress: PromptProgress | UnsetType = UNSET
-    """Given: nothing is added, the prompt is still being computed."""
+    """Progress of the prefill. If it is given, the part adds no text."""
 
 
 class NativeReply(NativeChunk, frozen=True, kw_only=True):
@@ -130,15 +132,15 @@ class NativeReply(NativeChunk, frozen=True, kw_only=True):
     stop_type: str
     """`eos`, `limit` or `word`."""
     stopping_word: str
-    """The stop string that ended it, if `stop_type` is `word`."""
+    """The stop string that ended the answer, if `stop_type` is `word`."""
     has_new_line: bool
-    """A line break is in the text."""
+    """Whether the text contains a line break."""
     tokens_cached: int
-    """Tokens of the prompt that were in the cache."""
+    """Number of prompt tokens that were in the cache."""
     generation_settings: dict[str, Any]
     """The request's own settings and the model's defaults, by the names of the fields of requests."""
     truncated: bool = False
-    """Always false: no context is shifted. What `/infill` leaves out does not count, as in llama-server."""
+    """Always false, because there is no context shift. Text that `/infill` omits does not count, as in llama-server."""
 
 
 class TokenPiece(msgspec.Struct, frozen=True):
@@ -161,9 +163,9 @@ class TemplateReply(msgspec.Struct, frozen=True):
 
 class GenerationSettings(msgspec.Struct, frozen=True):
     n_ctx: int
-    """The longest sequence, in tokens."""
+    """Maximum length of a sequence, in tokens."""
     params: dict[str, Any]
-    """Defaults for requests, by the names of their fields."""
+    """Default settings of requests, by the names of their fields."""
 
 
 class Modalities(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,15 +192,15 @@ class PropsReply(msgspec.Struct, frozen=True, kw_only=True):
     eos_token: str
     chat_template_caps: TemplateCaps
     capabilities: Sequence[str]
-    """What the model can do, in Ollama's words."""
+    """Capabilities of the model, by Ollama's names."""
     tool_format: ToolFormat | None
-    """How it calls tools; null = it has no chat template, or a broken one."""
+    """Format of the model's tool calls; null = the model has no chat template, or a broken one."""
     modalities: Modalities = Modalities()
     media_marker: str
-    """The marker that stands in a `prompt_string` for a file."""
+    """The marker for a file in a `prompt_string`."""
     build_info: str
     devices: list[str]
-    """The devices besides the CPU that compute, in words."""
+    """Descriptions of the devices that compute besides the CPU."""
 
 
 class SlotReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +210,7 @@ class SlotReply(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx: int
     is_processing: bool
     n_tokens: int
-    """Resident tokens: of the request that runs in the slot, or left by a finished request for reuse."""
+    """Resident tokens of the running request, or of a finished request, whose KV cache is kept for reuse."""
     request_id: str | None
     n_prompt_tokens: int
     n_decoded: int
@@ -220,7 +222,7 @@ class SlotFileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /slots/{slot}?action=save` and `restore`."""
 
     filename: str | None = None
-    """Letters, digits, `_`, `-` and `.`; inside the folder of `--slot-save-path`."""
+    """Name of a file in the folder of `--slot-save-path`: letters, digits, `_`, `-` and `.`."""
 
 
 class SaveTimings(msgspec.Struct, frozen=True):
@@ -235,9 +237,9 @@ class SavedSlot(msgspec.Struct, frozen=True, kw_only=True):
     id_slot: int
     filename: str
     n_saved: int
-    """Tokens."""
+    """Number of saved tokens."""
     n_written: int
-    """Bytes."""
+    """Number of written bytes."""
     timings: SaveTimings
 
 
@@ -245,9 +247,9 @@ class RestoredSlot(msgspec.Struct, frozen=True, kw_only=True):
     id_slot: int
     filename: str
     n_restored: int
-    """Tokens."""
+    """Number of restored tokens."""
     n_read: int
-    """Bytes."""
+    """Number of read bytes."""
     timings: RestoreTimings
 
 
@@ -266,7 +268,7 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     kv_retained: int
     """Tokens of finished requests, which can be reused or evicted."""
     tiers: dict[str, Any]
-    """Content of the tiers in memory and on disk, and KV restored from them."""
+    """Content of the cache tiers in memory and on disk, and KV restored from them."""
 
 
 class CacheReply(msgspec.Struct, frozen=True):

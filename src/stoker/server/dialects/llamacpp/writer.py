@@ -1,4 +1,4 @@
-"""From llama-server's own requests to `GenerationRequest`s, and back to its replies."""
+"""Converts llama-server's own requests to `GenerationRequest`s, and the engine's outputs to its replies."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _WORDS = {"logprobs": "n_probs"}
 
 
 def native_request(wire: NativeCompletionRequest, caller: Caller, config: ServerConfig) -> GenerationRequest:
-    """What a completion asks of a model.
+    """The generation that a completion request asks for.
 
     Raises:
-        InvalidInput: something cannot be done as asked.
+        InvalidInput: a field is invalid.
     """
     prompts, media = prompts_with_media(wire.prompt)
     return generation_request(
@@ -78,11 +78,11 @@ def native_request(wire: NativeCompletionRequest, caller: Caller, config: Server
 async def infill_request(
     wire: InfillRequest, runtime: Runtime, caller: Caller, config: ServerConfig
 ) -> GenerationRequest:
-    """What an infill asks of a model. Text that does not fit into the model's context is left out.
+    """The generation that an infill request asks for. Text that does not fit into the model's context is omitted.
 
     Raises:
-        InvalidInput: something cannot be done as asked.
-        UnsupportedParameter: the model has no tokens for it.
+        InvalidInput: a field is missing or invalid.
+        UnsupportedParameter: the model's vocabulary has no tokens for filling in the middle.
         StokerError: the model cannot answer now.
     """
     card = runtime.card
@@ -120,16 +120,16 @@ async def infill_request(
 
 
 def _prompt_room(card: ModelCard, sampling: SamplingParams) -> int:
-    """Tokens of the context that are not for the answer, which gets at most a quarter of it."""
+    """Number of tokens of the context for the prompt. The answer gets at most a quarter of the context."""
     quarter = card.context_size // 4
     return card.context_size - (quarter if sampling.longest is None else max(1, min(sampling.longest, quarter)))
 
 
 def _lines(wire: NativeRequest) -> LineBounds | None:
-    """Where an answer ends, line by line.
+    """The bounds that end an answer at a line; None if the request sets none.
 
     Raises:
-        InvalidInput: a number is negative that must not be.
+        InvalidInput: `n_indent` is negative.
     """
     indent, max_ms = wire.n_indent or 0, wire.t_max_predict_ms or 0
     if indent < 0:
@@ -154,12 +154,12 @@ def _n_word(wire: NativeRequest) -> str:
 
 
 class LlamaCppWriter(Writer):
-    """The answers to one request, as events without `[DONE]` or as a whole.
+    """Writes the answers to one request, as events without `[DONE]` or as a whole.
 
     Args:
         wire: the request.
         served: the model that answers.
-        generation: accepted.
+        generation: the accepted generation.
     """
 
     def __init__(self, wire: NativeRequest, served: ServedModel, generation: Generation) -> None:
@@ -182,7 +182,7 @@ class LlamaCppWriter(Writer):
         return replies[0] if len(replies) == 1 else replies
 
     def _shown(self, chunk: NativeChunk) -> NativeChunk | dict[str, object]:
-        """The fields of a reply that the client asked for. Parts of a stream before the last one keep all fields."""
+        """The fields of a reply that `response_fields` selects. In a stream, only the last part is reduced."""
         if not self._names or not isinstance(chunk, NativeReply):
             return chunk
         reply = msgspec.to_builtins(chunk)
@@ -258,7 +258,7 @@ def props_reply(served: ServedModel) -> PropsReply:
 
 
 def slot_reply(state: SlotState, card: ModelCard) -> SlotReply:
-    """One slot, without its content: a client must not see the prompts of other clients."""
+    """The JSON of one slot, without its text, because a client must not see the prompts of other clients."""
     return SlotReply(
         id=state.slot,
         n_ctx=card.context_size,
@@ -272,7 +272,7 @@ def slot_reply(state: SlotState, card: ModelCard) -> SlotReply:
 
 
 def _inside(value: Any, path: Sequence[str]) -> Any:
-    """The value that the names lead to, from object to object; UNSET if they do not."""
+    """The value at a path of names in nested objects; UNSET if there is none."""
     for name in path:
         if not isinstance(value, dict) or name not in value:
             return UNSET
@@ -306,9 +306,9 @@ RawPrompt: TypeAlias = str | PromptObject | list[str | int | PromptObject | list
 
 
 def prompts_with_media(raw: RawPrompt) -> tuple[Sequence[Prompt], tuple[Media, ...]]:
-    """The prompts of a request, and the different files in them, which stand there as their own markers.
+    """The prompts of a request, with a unique marker for each file, and the different files.
 
-    A list is one prompt if there are token ids in it, else one prompt per item, as in llama-server.
+    A list with token ids is one prompt; any other list has one prompt per item, as in llama-server.
 
     Raises:
         InvalidInput: a prompt is missing or malformed, or a file cannot be used.
@@ -334,7 +334,7 @@ def _items(raw: RawPrompt) -> Sequence[object]:
 
 
 def _text(prompt: PromptObject, files: list[MediaPart]) -> str:
-    """The prompt's text with the marker of each file in its place; the files are added to those of the request."""
+    """The prompt's text with the marker of each file at its place. Appends the prompt's files to `files`."""
     if not prompt.multimodal_data:
         return prompt.prompt_string
     texts = prompt.prompt_string.split(MEDIA_MARKER)
@@ -347,5 +347,5 @@ def _text(prompt: PromptObject, files: list[MediaPart]) -> str:
 
 
 def _part(data: str, where: str) -> MediaPart:
-    """What kind of file it is, its first bytes say."""
+    """The file in base64 text. Its first bytes decide whether it is an image or audio."""
     return MediaPart(media_from_base64(data, None, where))

@@ -1,4 +1,4 @@
-"""Model files in the shapes of Ollama's lists. The functions open files, so call them on a separate thread."""
+"""Describes model files in the shapes of Ollama's API. The functions open files, so call them on a separate thread."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from stoker.server.dialects.ollama.thinking import thinking_values
 from stoker.server.dialects.ollama.types import ModelDetails, ShowReply, TagEntry
 
 _MAX_LISTED = 64
-"""Longer lists in the metadata are only written out if asked for."""
+"""Maximum length of lists in the metadata that are shown without `verbose`."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC).isoformat()
 
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """A file at one moment."""
+    """The state of a file when it was looked at."""
 
     path: Path
     size_bytes: int
@@ -49,7 +49,7 @@ class OnDisk:
 
     @property
     def digest(self) -> str:
-        """64 hex digits; only a download has a known SHA-256."""
+        """64 hex digits: the SHA-256 of a download, else a digest of path, size and time of change."""
         receipt = read_receipt(self.path)
         if receipt and (receipt.size_bytes, receipt.mtime_ns) == (self.size_bytes, self.mtime_ns):
             return receipt.sha256
@@ -66,7 +66,7 @@ def on_disk(path: Path) -> OnDisk | None:
 
 
 def tag_entry(name: str, path: Path, size_bytes: int) -> TagEntry | None:
-    """A model in a list. None if the file cannot be read: one of many must not break the list."""
+    """The entry of a model in a list; None if its file cannot be read, so that one file does not break the list."""
     file = on_disk(path)
     if file is None:
         return None
@@ -87,7 +87,7 @@ def tag_entry(name: str, path: Path, size_bytes: int) -> TagEntry | None:
 
 
 def tag_with(entry: TagEntry, name: str, adapter: AdapterCard) -> TagEntry:
-    """A model with an adapter, which Ollama's clients see as a separate model of this name, derived from the first."""
+    """The list entry of a model with an adapter, shown as a separate model `name` derived from the model of `entry`."""
     return msgspec.structs.replace(
         entry,
         name=name,
@@ -99,7 +99,7 @@ def tag_with(entry: TagEntry, name: str, adapter: AdapterCard) -> TagEntry:
 
 
 def show_with(reply: ShowReply, name: str, adapter: AdapterCard) -> ShowReply:
-    """Like `tag_with`; `name` is the model's own name."""
+    """The description of a model with an adapter, from that of the model, whose name is `name`."""
     return msgspec.structs.replace(
         reply,
         modelfile=f"{reply.modelfile}ADAPTER {adapter.path}\n",
@@ -108,7 +108,7 @@ def show_with(reply: ShowReply, name: str, adapter: AdapterCard) -> ShowReply:
 
 
 def show_preset(reply: ShowReply, preset: Preset) -> ShowReply:
-    """What `/api/show` says of a model that was created, from what it says of its base model."""
+    """The reply of `/api/show` for a preset, from the reply for its base model."""
     own = parameter_lines(preset)
     taken = {line.partition(" ")[0] for line in own}
     rest = [line for line in reply.parameters.splitlines() if line.partition(" ")[0] not in taken]
@@ -123,9 +123,9 @@ def show_preset(reply: ShowReply, preset: Preset) -> ShowReply:
 
 
 def card_details(card: ModelCard) -> ModelDetails:
-    """The description of a served model: from its file, or from what the engine reports if it has none."""
+    """The details of a served model: from its file, or from the engine's card if the file is missing or unreadable."""
     if card.path and (file := on_disk(Path(card.path))) is not None:
-        with suppress(ModelError):  # it was changed since it was loaded
+        with suppress(ModelError):  # the file may have changed since it was loaded
             return _details(_facts(file))
     return ModelDetails(
         format="",
@@ -144,7 +144,7 @@ def card_digest(card: ModelCard) -> str:
 
 
 def show_file(path: Path, *, verbose: bool) -> ShowReply:
-    """What a model's file says about itself.
+    """The reply of `/api/show` from the metadata of a model's file.
 
     Raises:
         ModelError: the file is missing or damaged.
@@ -167,7 +167,7 @@ def show_file(path: Path, *, verbose: bool) -> ShowReply:
 
 
 def show_card(card: ModelCard) -> ShowReply:
-    """The facts of a served model without a file."""
+    """The reply of `/api/show` for a served model without a file."""
     context = {f"{card.architecture}.context_length": card.trained_context}
     known = card_capabilities(card)
     return ShowReply(
@@ -240,14 +240,14 @@ def _file_capabilities(file: OnDisk) -> Sequence[str]:
 
 def _capabilities(gguf: GGUFFile, facts: ModelDescription) -> Capabilities:
     if gguf.own_key("pooling_type") in gguf.metadata:
-        # A model that was made to embed is listed as nothing else.
+        # An embedding model is listed with that capability alone.
         return Capabilities(names=["embedding"], tool_format=None)
     plain = ("completion", "insert") if _can_fill_in(gguf) else ("completion",)
     return chat_capabilities(plain, facts.chat_template)
 
 
 def _can_fill_in(gguf: GGUFFile) -> bool:
-    """Whether the model can fill in the middle, by the spelling of its tokens, as the engine decides too."""
+    """Whether the vocabulary has tokens for filling in the middle, by their spelling, as the engine decides it too."""
     tokens = gguf.get_array("tokenizer.ggml.tokens")
     if tokens is None or tokens.element_type is not ValueType.STRING:
         return False

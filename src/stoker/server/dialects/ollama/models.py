@@ -1,4 +1,4 @@
-"""Ollama's endpoints about models. The handlers only call other parts, in order."""
+"""Ollama's endpoints that manage models. The handlers only call other modules, in order."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ from stoker.server.transport.sse import NDJSON, EventStream
 router = Router(api="Ollama", error=OllamaError)
 
 _API_VERSION = "0.14.0"
-"""The version of Ollama whose API this is; clients ask for it to learn what they may send. It is the first one with
-both `/v1/responses` and `/v1/messages`, and `codex --oss` wants 0.13.4."""
+"""Version of Ollama that is reported to clients, from which they infer the supported API. It is the first version with
+both `/v1/responses` and `/v1/messages`; `codex --oss` requires 0.13.4."""
 
 _NEVER = "2318-01-01T00:00:00Z"
-"""When a model expires that stays loaded."""
+"""Reported expiry of a model that stays loaded."""
 
 _FAR_S = 100 * 365 * 86_400.0
 
@@ -85,7 +85,7 @@ async def show(call: Call[ShowRequest]) -> Response:
 
 @router.endpoint("GET", "/api/ps", "Lists the loaded models.", reply=RunningList)
 async def ps(call: Call[None]) -> Response:
-    # Health belongs to the event loop; files are read elsewhere.
+    # Health is read on the event loop, files on another thread.
     statuses = [status for status in call.registry.statuses() if _is_ready(status.served)]
     return json_response(RunningList(await call.off_loop(_all_running, statuses)))
 
@@ -107,7 +107,7 @@ async def version(_call: Call[None]) -> Response:
     is_admin=True,
 )
 async def pull(call: Call[PullRequest]) -> Response | EventStream:
-    """Pulls a model. A model that cannot be pulled at all is refused before the stream opens."""
+    """Downloads a model. A model that cannot be downloaded is refused before the stream begins."""
     states = call.server.part(Pulls, lambda: Pulls(resolve)).follow(pullable(required_name(call.body)))
     is_begun = False
     try:
@@ -179,7 +179,7 @@ async def copy(call: Call[CopyRequest]) -> Response:
 
 
 def _tags(models: LocalModels) -> TagList:
-    """Of two models with the same name, only the one that answers to it is listed: it comes first."""
+    """The list of models. Of two models with the same name, only the first is listed: requests for the name mean it."""
     by_name: dict[str, TagEntry] = {}
     for model in models.usable():
         if (entry := _tag(model)) is not None:

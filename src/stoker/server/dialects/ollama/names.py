@@ -11,7 +11,7 @@ __all__ = ["name_with", "ollama_name", "own_name", "required_name"]
 
 
 def ollama_name(name: str) -> str:
-    """The other way round: every name of a client's has a tag.
+    """A model's name in Ollama's form, which always has a tag; the inverse of `own_name`.
 
     >>> ollama_name("smollm2"), ollama_name("hf:org/repo:m.gguf")
     ('smollm2:latest', 'hf.co/org/repo:m.gguf')
@@ -21,7 +21,7 @@ def ollama_name(name: str) -> str:
 
 
 def name_with(name: str, adapter: str) -> str:
-    """A model with an adapter, from the model's name as clients know it.
+    """The name of a model with an adapter, from the model's name in Ollama's form.
 
     >>> name_with("smollm2:latest", "sql")
     'smollm2:sql'
@@ -30,10 +30,10 @@ def name_with(name: str, adapter: str) -> str:
 
 
 def required_name(wire: NameRequest) -> str:
-    """The model that a request names, as it is called here.
+    """Stoker's name of the model that a request names.
 
     Raises:
-        InvalidInput: it names none.
+        InvalidInput: the request names no model.
     """
     name = wire.model or wire.name
     if not name:

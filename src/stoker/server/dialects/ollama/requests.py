@@ -1,4 +1,4 @@
-"""An Ollama request becomes a `GenerationRequest`. Nothing here touches a connection."""
+"""Converts Ollama's requests to `GenerationRequest`s. Uses no connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WORDS = {name: f"options.{name}" for name in Options.__struct_fields__}
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt on its way to the model."""
+    """A rendered prompt, with the plan for the answer."""
 
     prompt: Prompt
     parse_special: bool = True
@@ -47,12 +47,12 @@ class Rendered:
 
 
 def is_load(wire: GenerateRequest | ChatRequest) -> bool:
-    """Nothing is asked but that the model be loaded."""
+    """Whether the request has no prompt, and so only loads (or unloads) the model."""
     return not (wire.prompt or wire.suffix) if isinstance(wire, GenerateRequest) else not wire.messages
 
 
 def is_unload(wire: GenerateRequest | ChatRequest) -> bool:
-    """Nothing is asked but that the model be unloaded.
+    """Whether the request only unloads the model: it has no prompt, and a `keep_alive` of 0.
 
     Raises:
         InvalidInput: `keep_alive` is not a duration.
@@ -61,19 +61,19 @@ def is_unload(wire: GenerateRequest | ChatRequest) -> bool:
 
 
 def keep_alive_of(keep_alive: str | float | None) -> float | None:
-    """How long a model stays loaded afterwards, in seconds; None = the request does not say.
+    """Time for which the model stays loaded after the request, in seconds; None = not given.
 
     Raises:
-        InvalidInput: it is no duration.
+        InvalidInput: `keep_alive` is not a duration.
     """
     return None if keep_alive is None or keep_alive == "" else parse_keep_alive(keep_alive)
 
 
 def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, config: ServerConfig) -> GenerationRequest:
-    """What a request asks of a model.
+    """The generation that a request asks for.
 
     Raises:
-        InvalidInput: something cannot be done as asked.
+        InvalidInput: a field is invalid.
     """
     options = convert_fields(wire.options or {}, OPTION_FIELDS, Options, "options.")
     given = {name: getattr(options, name) for name in Options.__struct_fields__}
@@ -84,7 +84,7 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
         lora=wire.lora,
         session_id=wire.session_id,
     )
-    if fields.num_predict is not None and fields.num_predict <= 0:  # only a positive number is a limit to Ollama
+    if fields.num_predict is not None and fields.num_predict <= 0:  # in Ollama only a positive number is a limit
         fields = msgspec.structs.replace(fields, num_predict=NO_LIMIT)
     sampling = sampling_params(fields, _logprobs(wire), _WORDS)
     plan = rendered.plan or Plan(prompt="", outline=_outline(wire))
@@ -94,9 +94,9 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
 
 
 def render_chat(wire: ChatRequest, runtime: Runtime, thoughts: Thoughts) -> Rendered:
-    """The prompt of a conversation, with remembered reasoning.
+    """The prompt of a conversation, with stored reasoning inserted.
 
-    A last message of the assistant is the beginning of the answer.
+    The model continues a last message of the assistant.
 
     Raises:
         InvalidInput: the messages are malformed, or the chat template refused them.
@@ -115,11 +115,11 @@ def render_chat(wire: ChatRequest, runtime: Runtime, thoughts: Thoughts) -> Rend
 
 
 def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:
-    """The prompt of a generation, without what its `context` puts before it.
+    """The prompt of a `/api/generate` request, without the tokens of its `context`, which precede the prompt.
 
     Raises:
-        InvalidInput: fields contradict each other, `context` has an id that is no token's, or the chat template refused
-            the prompt.
+        InvalidInput: fields contradict each other, `context` has an invalid token id, or the chat template refused the
+            prompt.
         UnsupportedParameter: the model cannot fill in the middle.
     """
     prompt = wire.prompt or ""
@@ -149,14 +149,14 @@ def _system(wire: GenerateRequest) -> list[Message]:
 
 
 def _as_openai(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Ollama's messages differ in what they call a tool, and in images beside the text."""
+    """Converts a message to OpenAI's shape: Ollama has `tool_name` for `name`, and images beside the text."""
     message = {name: value for name, value in raw.items() if name not in ("images", "tool_name")}
     message = _with_images(message, raw.get("images"), f"messages[{index}].images")
     return message if raw.get("tool_name") is None else {**message, "name": raw["tool_name"]}
 
 
 def _with_images(message: Mapping[str, Any], images: object, where: str) -> dict[str, Any]:
-    """Images stand before the text, as in Ollama."""
+    """The message with its images before the text, as in Ollama."""
     if not images:
         return dict(message)
     if not isinstance(images, list):

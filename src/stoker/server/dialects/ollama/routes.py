@@ -1,4 +1,4 @@
-"""Ollama's endpoints that write text. The handlers only call other parts, in order."""
+"""Ollama's endpoints that generate text. The handlers only call other modules, in order."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def _served(call: _AnswerCall) -> ServedModel:
 
 
 async def _unload(call: _AnswerCall, make: MakeReply) -> Response:
-    """Requests that run may end; one that is pinned stays, and says so."""
+    """Unloads a model when its running requests have ended; raises InvalidInput if the model is pinned."""
     check_admin(call.request.scope)
     status = call.registry.resolve(_registered_name(call))
     if status.spec.is_pinned:
@@ -127,7 +127,7 @@ async def _unload(call: _AnswerCall, make: MakeReply) -> Response:
 
 
 def _named(asked: GenerationRequest, call: _AnswerCall) -> GenerationRequest:
-    """The request under the registry's name of its model: a copy of a model with an adapter selects that adapter."""
+    """The request with the registry's name of its model, because an alias may mean a model with an adapter."""
     return replace(asked, model=_registered_name(call))
 
 
@@ -136,10 +136,10 @@ def _registered_name(call: _AnswerCall) -> str:
 
 
 def _loaded(call: _AnswerCall, served: ServedModel, make: MakeReply) -> Response:
-    _ = served.runtime.card  # not before it is
+    _ = served.runtime.card  # raises ModelNotLoaded until the model is loaded
     return json_response(load_reply(make, _name(call, served)))
 
 
 def _name(call: _AnswerCall, served: ServedModel) -> str:
-    """Ollama's clients expect the name that they sent."""
+    """Name of the model in the reply: Ollama's clients expect the name that they sent."""
     return call.body.model or served.model_id

@@ -1,4 +1,4 @@
-"""The values of `think` that a model knows, as `/api/show` lists them: found by running its chat template."""
+"""Finds the values of `think` that a model supports, for `/api/show`, by running its chat template."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MAX_KNOWN = 256
 
 
 def thinking_values(source: str | None, found: ToolFormat | None) -> ThinkingReply | None:
-    """The values of `think`, and the one that holds where a request says nothing.
+    """The supported values of `think`, and the default for requests without it.
 
     Args:
         source: the model's chat template.
-        found: what else is known of it.
+        found: the format of the model's tool calls and reasoning, as detected from the template.
 
     Returns:
         None if the model does not reason.
@@ -41,7 +41,7 @@ def thinking_values(source: str | None, found: ToolFormat | None) -> ThinkingRep
 
 @lru_cache(maxsize=_MAX_KNOWN)
 def _prompt(source: str, name: str = "", value: str | bool = "") -> str:
-    """The prompt of a question; empty if the template refuses the value."""
+    """The prompt of a test question with one template variable set; empty if the template refuses the value."""
     variables: dict[str, Any] = {name: value} if name else {}
     if isinstance(value, bool):
         variables["thinking"] = value

@@ -1,6 +1,6 @@
-"""The JSON of Ollama's API; types, and tables of their fields. Durations are in nanoseconds.
+"""The JSON types of Ollama's API, and tables of their fields. Durations are in nanoseconds.
 
-In requests `None` means "not given". The tables at the end say what becomes of every known field.
+In requests `None` means "not given". The tables at the end honor, refuse or ignore each known field.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ from stoker.server.request.fields import Int, Lora, SamplingFields
 
 
 class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What both endpoints that write text have in common."""
+    """Common fields of the two endpoints that generate text."""
 
     model: str | None = None
     stream: bool | None = None
     """Not given = true."""
     session_id: str | None = None
-    """An addition of ours: name of the conversation, which is evicted last from the KV pool for a while."""
+    """Name of the conversation, whose KV cache is evicted last for a while (an addition of this server)."""
     options: dict[str, Any] | None = None
     """The sampling options, see `Options`; they have a table of their own."""
     keep_alive: str | float | None = None
-    """How long the model stays loaded afterwards: as text such as `5m`, or seconds; negative = for ever, 0 = it is
-    unloaded after the answer. A pinned model stays in any case."""
+    """Time for which the model stays loaded afterwards: a text such as `5m`, or seconds; negative = forever, 0 = the
+    model is unloaded after the answer. A pinned model stays loaded in any case."""
     think: bool | str | None = None
     """Whether the model reasons before it answers, or how much: `low`, `medium`, `high`."""
     format: str | dict[str, Any] | None = None
-    """`json`, or a JSON schema: the answer is JSON of it."""
+    """`json`, or a JSON schema that the answer matches."""
     logprobs: bool | None = None
     top_logprobs: Int | None = None
     cache_prompt: bool | None = None
-    """An addition of ours, like `lora`: false = the prefix cache is neither read nor written."""
+    """False: the prefix cache is neither read nor written (an addition of this server)."""
     lora: Lora | None = None
-    """LoRA adapters to apply, by name."""
+    """LoRA adapters to apply, by name (an addition of this server)."""
 
 
 class GenerateRequest(AnswerRequest, frozen=True, kw_only=True):
     """The body of `POST /api/generate`."""
 
     prompt: str | None = None
-    """Empty = only load the model."""
+    """The prompt; empty = only load the model."""
     suffix: str | None = None
-    """What follows the answer: the model fills in between."""
+    """Text after the answer: the model fills in between `prompt` and `suffix`."""
     system: str | None = None
     context: list[Int] | None = None
-    """The `context` of an earlier reply, which this prompt continues."""
+    """The `context` of an earlier reply, that is, its tokens, which this prompt continues."""
     images: list[str] | None = None
-    """Files as base64 text, which stand before the prompt."""
+    """Images in base64, which precede the prompt."""
     raw: bool | None = None
-    """The prompt is used as it is, without the chat template."""
+    """True: the prompt is used unchanged, without the chat template."""
 
 
 class ChatRequest(AnswerRequest, frozen=True, kw_only=True):
     """The body of `POST /api/chat`."""
 
     messages: list[dict[str, Any]] | None = None
-    """Empty = only load the model."""
+    """The conversation; empty = only load the model."""
     tools: list[dict[str, Any]] | None = None
     """Functions that the model may call, in OpenAI's shape."""
 
 
 class Options(SamplingFields, frozen=True, kw_only=True):
-    """The sampling options: all that the other APIs have too."""
+    """The sampling options: the same fields as in the other APIs."""
 
 
 class NameRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,14 +74,14 @@ class NameRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     name: str | None = None
-    """An older name of `model`."""
+    """Older name of `model`."""
 
 
 class ShowRequest(NameRequest, frozen=True, kw_only=True):
     """The body of `POST /api/show`."""
 
     verbose: bool | None = None
-    """Lists in the metadata, such as the vocabulary, are written out."""
+    """True: long lists in the metadata, such as the vocabulary, are shown."""
 
 
 class PullRequest(NameRequest, frozen=True, kw_only=True):
@@ -95,10 +95,10 @@ class CreateRequest(NameRequest, frozen=True, kw_only=True):
     """The body of `POST /api/create`."""
 
     base: str | None = msgspec.field(default=None, name="from")
-    """The model that it is made from, which must be here; it may have been created, too."""
+    """The base model, which must be on this server; it may be a created one too."""
     system: str | None = None
     parameters: dict[str, Any] | None = None
-    """Defaults for requests, by the names of Ollama's options."""
+    """Default settings of requests, by the names of Ollama's options."""
     stream: bool | None = None
     """Not given = true."""
 
@@ -124,22 +124,22 @@ class Logprob(TokenLogprob, frozen=True, kw_only=True):
 
 
 class AnswerReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a stream, or all of it. The last line has the numbers."""
+    """A line of a stream, or the whole answer. Only the last line has counts and durations."""
 
     model: str
     created_at: str
-    """RFC 3339."""
+    """Time in RFC 3339."""
     done: bool
     logprobs: list[Logprob] | UnsetType = UNSET
     done_reason: str | UnsetType = UNSET
     """`stop`, `length`, `load`, `unload`."""
     total_duration: int | UnsetType = UNSET
     load_duration: int | UnsetType = UNSET
-    """Time until the model accepted the request."""
+    """Time until the engine accepted the request, including any time to load the model."""
     prompt_eval_count: int | UnsetType = UNSET
     """Prompt tokens, including those that were in the cache."""
     prompt_eval_duration: int | UnsetType = UNSET
-    """Time until the first token, including the wait in the queue."""
+    """Time from the acceptance to the first token, including the wait in the queue."""
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
 
@@ -147,7 +147,7 @@ class AnswerReply(msgspec.Struct, frozen=True, kw_only=True):
 class GenerateReply(AnswerReply, frozen=True, kw_only=True):
     response: str
     thinking: str | UnsetType = UNSET
-    """What the model thinks before it answers."""
+    """The model's reasoning before the answer."""
     context: list[int] | UnsetType = UNSET
 
 
@@ -168,7 +168,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "assistant"
     content: str
     thinking: str | UnsetType = UNSET
-    """What the model thinks before it answers."""
+    """The model's reasoning before the answer."""
     tool_calls: list[ToolCallReply] | UnsetType = UNSET
 
 
@@ -182,25 +182,25 @@ class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
     family: str
     families: list[str]
     parameter_size: str
-    """Such as `135M`."""
+    """Number of parameters, such as `135M`."""
     quantization_level: str
     context_length: int
-    """As trained, in tokens."""
+    """Length of the context that the model was trained with, in tokens."""
 
 
 class TagEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on this disk."""
+    """A model on the server's disk."""
 
     name: str
     model: str
     modified_at: str
     size: int
-    """In bytes."""
+    """Size in bytes."""
     digest: str
-    """Of a download its SHA-256; of another file, that of its path, size and time."""
+    """SHA-256 of a downloaded file; for other files a digest of path, size and time of change."""
     details: ModelDetails
     capabilities: Sequence[str]
-    """As in `/api/show`."""
+    """Capabilities, as in `/api/show`."""
 
 
 class TagList(msgspec.Struct, frozen=True):
@@ -213,14 +213,14 @@ class RunningEntry(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     model: str
     size: int
-    """In bytes: what it takes in memory by plan, without what is kept of conversations that have ended."""
+    """Planned memory in bytes, without the cache for conversations that have left the KV pool."""
     size_vram: int
     digest: str
     details: ModelDetails
     expires_at: str
-    """Unless a request comes before; far away if it stays loaded."""
+    """Time at which the model is unloaded unless a request comes; in the far future if the model stays loaded."""
     context_length: int
-    """In tokens, as it is served."""
+    """Size of the context as served, in tokens."""
 
 
 class RunningList(msgspec.Struct, frozen=True):
@@ -228,18 +228,18 @@ class RunningList(msgspec.Struct, frozen=True):
 
 
 class ThinkingReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What `think` may be."""
+    """The supported values of `think`."""
 
     values: Sequence[bool | str]
     """`false` and `true`, or levels; `true` alone if the reasoning cannot be switched off."""
     default: bool | str
-    """What holds for requests without `think`."""
+    """Value for requests without `think`."""
 
 
 class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     modelfile: str
     parameters: str
-    """What the model's own file recommends, or what was given when the model was created, one a line."""
+    """Sampling parameters that the model's file recommends or that were given at its creation, one per line."""
     system: str | UnsetType = UNSET
     template: str
     """The chat template, in Jinja."""
@@ -249,7 +249,7 @@ class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Sequence[str]
     """`completion`, `insert`, `tools`, `thinking`, `embedding`."""
     thinking: ThinkingReply | UnsetType = UNSET
-    """Given: the model reasons."""
+    """Values of `think`; present if the model can reason."""
     modified_at: str
     license: str
 
@@ -259,7 +259,7 @@ class VersionReply(msgspec.Struct, frozen=True):
 
 
 class PullStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of a pull, or of what is created. `success` is the last one."""
+    """A line of the stream of `/api/pull` or `/api/create`. The last line has the status `success`."""
 
     status: str
     digest: str = ""
@@ -307,7 +307,7 @@ OPTION_FIELDS: FieldTable = honoured(
         "num_thread": Ignored(_AT_START),
     },
 )
-"""Of `options`."""
+"""Policies of the fields of `options`."""
 
 NAME_FIELDS: FieldTable = honoured(NameRequest)
 SHOW_FIELDS: FieldTable = honoured(

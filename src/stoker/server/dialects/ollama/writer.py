@@ -1,4 +1,4 @@
-"""The engine's outputs in the shapes of Ollama's replies."""
+"""Converts the engine's outputs to Ollama's replies."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from stoker.server.transport.sse import NDJSON
 _encode = msgspec.json.Encoder().encode
 
 MakeReply: TypeAlias = Callable[..., AnswerReply]
-"""From a text, and all other fields by their names, to a reply of one endpoint."""
+"""Makes a reply of one endpoint from the text of the answer and all other fields by name."""
 
 
 def generate_reply(text: str, *, reasoning: str = "", calls: Sequence[ToolCall] = (), **fields: Any) -> GenerateReply:
-    """See `MakeReply`. A generation calls no tools."""
+    """The `MakeReply` of `/api/generate`, which has no tool calls."""
     return GenerateReply(response=text, thinking=reasoning or UNSET, **fields)
 
 
 def chat_reply(text: str, *, reasoning: str = "", calls: Sequence[ToolCall] = (), **fields: Any) -> ChatReply:
-    """See `MakeReply`. A chat has no `context`."""
+    """The `MakeReply` of `/api/chat`, which has no `context`."""
     fields.pop("context", None)
     tool_calls = [_tool_call(call) for call in calls if call.is_complete]
     message = ChatMessage(content=text, thinking=reasoning or UNSET, tool_calls=tool_calls or UNSET)
@@ -58,24 +58,24 @@ def _tool_call(call: ToolCall) -> ToolCallReply:
 
 
 def now() -> str:
-    """The time as Ollama writes it."""
+    """The current time in Ollama's format."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 def load_reply(make: MakeReply, model: str, reason: str = "load") -> AnswerReply:
-    """The reply to a request that only loads the model, or with the reason `unload` has it unloaded."""
+    """The reply to a request that only loads the model or, with the reason `unload`, only unloads it."""
     return make("", model=model, created_at=now(), done=True, done_reason=reason)
 
 
 class OllamaWriter(Writer):
-    """One answer, as lines or as a whole.
+    """Writes one answer, as lines of JSON or as a whole.
 
     Args:
-        make: makes the endpoint's reply.
-        model: the model's name in the reply.
-        generation: accepted, with one choice.
-        begun_s: when the request came, on the clock of `time.monotonic`.
-        prompt_ids: given back as `context` with the answer's; None = no context is given.
+        make: makes the replies of the endpoint.
+        model: name of the model in the reply.
+        generation: the accepted generation, with one choice.
+        begun_s: time at which the request arrived, in seconds of `time.monotonic`.
+        prompt_ids: tokens of the prompt, which `context` returns with those of the answer; None = no `context`.
         keep_thought: see `ToolCalls.keep`.
     """
 
@@ -97,7 +97,7 @@ class OllamaWriter(Writer):
         self._context = None if prompt_ids is None else list(prompt_ids)
         self._calls = ToolCalls("call_", generation.reply_id, keep_thought)
         self._num_ended = 0
-        """Tool calls that were written."""
+        """Number of complete tool calls that were written."""
 
     def push(self, delta: Delta) -> bytes:
         self._note(delta.output)

@@ -1,4 +1,4 @@
-"""An OpenAI request becomes a `GenerationRequest`: prompts and numbers. Nothing here touches a connection."""
+"""Converts requests of OpenAI's chat completions and completions to `GenerationRequest`s. Uses no connection."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from stoker.server.request.sampling import reported_sampling
 def chat_request(
     wire: ChatCompletionRequest, runtime: Runtime, caller: Caller, config: ServerConfig
 ) -> GenerationRequest:
-    """What a chat completion asks of the engine.
+    """The generation that a chat completion asks for.
 
     Raises:
-        InvalidInput: something cannot be done as asked, or the chat template refused the messages.
+        InvalidInput: a field is invalid, or the chat template refused the messages.
     """
     sampling = reported_sampling(wire, _chat_logprobs(wire))
     asked = replace(
@@ -55,10 +55,10 @@ def chat_request(
 def completion_request(
     wire: CompletionRequest, card: ModelCard, caller: Caller, config: ServerConfig
 ) -> GenerationRequest:
-    """What a completion asks of the engine.
+    """The generation that a completion asks for.
 
     Raises:
-        InvalidInput: something cannot be done as asked.
+        InvalidInput: a field is invalid.
     """
     sampling = reported_sampling(wire, wire.logprobs)
     prompts = _prompts(wire)

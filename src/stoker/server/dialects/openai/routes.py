@@ -1,4 +1,4 @@
-"""OpenAI's chat completions and completions: the handlers only call other parts, in order."""
+"""The endpoints of OpenAI's chat completions and completions. The handlers only call other modules, in order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The JSON of OpenAI's chat and completions endpoints, with llama-server's additions: types, and tables of fields.
+"""The JSON types of OpenAI's chat completions and completions, with llama-server's additions, and tables of fields.
 
-In requests `None` means "not given". The tables at the end say what becomes of every known field.
-The body of a chat is in `request.chat`.
+In requests `None` means "not given". The tables at the end honor, refuse or ignore each known field.
+The type of a chat completion's body is in `request.chat`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class CompletionRequest(TracedFields, frozen=True, kw_only=True):
     prompt: str | list[str | Int | list[Int]] | None = None
     """A text, several texts, token ids, or several lists of token ids."""
     n: Int | None = None
-    """Answers to each prompt. They compute it once."""
+    """Number of answers to each prompt, which is computed only once."""
     stream_options: StreamOptions | None = None
     suffix: str | None = None
     """Text that follows the answer, for models that can fill in the middle."""
     echo: bool | None = None
-    """The answer begins with the prompt; with `logprobs`, so do they."""
+    """True: the answer begins with the prompt; with `logprobs`, log-probabilities of the prompt are included."""
     best_of: Int | None = None
-    """Number of answers that are computed; the `n` likeliest per token are returned."""
+    """Number of answers that are computed, of which the `n` with the highest mean log-probability are returned."""
     logprobs: Int | None = None
 
 
@@ -37,7 +37,7 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions/control`."""
 
     id: str
-    """The id of the reply, as its chunks have it."""
+    """Id of the reply, as in its chunks."""
     action: str
     """`reasoning_end`: the reasoning ends now, and the answer begins."""
     model: str | None = None
@@ -49,7 +49,7 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ControlReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     success: bool
     message: str | None = None
-    """Why nothing was done."""
+    """The reason if nothing was done."""
 
 
 class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,9 +65,9 @@ class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     audio_tokens: int | UnsetType = UNSET
-    """Tokens that are rows of recordings; this field is there if the prompt has recordings."""
+    """Number of tokens of recordings; present if the prompt has recordings."""
     image_tokens: int | UnsetType = UNSET
-    """Tokens that are rows of images; this field is there if the prompt has images."""
+    """Number of tokens of images; present if the prompt has images."""
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
     logprob: float
     bytes: list[int]
     prob: float | UnsetType = UNSET
-    """If `post_sampling_probs` is given: the same as a probability, as llama-server tells it."""
+    """The log-probability as a probability, as in llama-server; present if `post_sampling_probs` is given."""
 
 
 class ChatLogprob(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class ChatDelta(msgspec.Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    """The model's reasoning."""
+    """The text of the model's reasoning."""
     reasoning: str | UnsetType = UNSET
     """The model's reasoning, if the setting `reasoning_field` names this field."""
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
@@ -152,13 +152,13 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 class CalledFunction(msgspec.Struct, frozen=True):
     name: str
     arguments: str
-    """JSON, as the model wrote it."""
+    """Arguments as JSON, as the model wrote them."""
 
 
 class CalledCustom(msgspec.Struct, frozen=True):
     name: str
     input: str
-    """The text."""
+    """The text that the tool gets."""
 
 
 class ToolCallReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,16 +166,16 @@ class ToolCallReply(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     type: str
-    """`function` or `custom`, and so is called the field that tells the call."""
+    """`function` or `custom`, which is also the name of the field that describes the call."""
     function: CalledFunction | UnsetType = UNSET
     custom: CalledCustom | UnsetType = UNSET
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None
-    """None if the answer is nothing but tool calls."""
+    """Text of the answer; None if the answer consists only of tool calls."""
     reasoning_content: str | UnsetType = UNSET
-    """The model's reasoning."""
+    """The text of the model's reasoning."""
     reasoning: str | UnsetType = UNSET
     """The model's reasoning, if the setting `reasoning_field` names this field."""
     tool_calls: list[ToolCallReply] | UnsetType = UNSET
@@ -192,9 +192,9 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Four lists with one item for each token. `text_offset` counts characters from the start of the text.
+    """Four lists with one item per token. `text_offset` is the position in the text, in characters.
 
-    Only the first token of an echoed prompt has no log-probability.
+    The log-probability is null only for the first token of an echoed prompt.
     """
 
     tokens: list[str] = []
@@ -204,7 +204,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole choice, or what one chunk adds to it: they have the same shape."""
+    """A whole choice, or the part of it in one chunk, which has the same shape."""
 
     text: str
     index: int
@@ -214,7 +214,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer, not streamed; what its choices are, its descendants say."""
+    """A whole reply without streaming. Subclasses define the type of its choices."""
 
     id: str
     object: str

@@ -1,4 +1,4 @@
-"""Answers in the shapes of OpenAI's replies: chat completions and completions."""
+"""Converts the engine's outputs to the replies and chunks of OpenAI's chat completions and completions."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ _END = b"}\n\n"
 
 
 class OpenAIWriter(Writer, Generic[ChunkT]):
-    """Chunks, then the usage chunk if it is asked for, then `[DONE]`. Head and tail of a chunk are encoded once.
+    """Writes chunks, then the usage chunk if it is requested, then `[DONE]`. The constant bytes are encoded once.
 
     Args:
         asked: the request.
-        generation: the accepted request.
+        generation: the accepted generation.
         options: the request's `stream_options`; None = the client wants no stream.
-        has_timings: every chunk has the timings so far.
+        has_timings: whether every chunk has the timings so far.
     """
 
     chunk_object = ""
@@ -83,7 +83,7 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         self._tail = b'],"usage":null' + _END if self._wants_usage else b"]" + _END
 
     def chunks(self, delta: Delta) -> Sequence[ChunkT]:
-        """What this delta adds to its choice: no, one or several chunks."""
+        """The chunks of a delta: none, one or several."""
         raise NotImplementedError
 
     def nothing(self, index: int) -> ChunkT:
@@ -121,7 +121,7 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         return b"]" + usage + self._timings() + _END
 
     def _final_tail(self) -> bytes:
-        """The tail of a choice's last chunk; llama-server's clients read `timings` from the last chunk of all."""
+        """The end of a choice's last chunk. The last chunk of all has `timings`, which llama-server's clients read."""
         if self._num_open or self._wants_usage:
             return self._running_tail()
         usage = self._usage() if self._wants_running_usage else b""
@@ -138,13 +138,13 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         return b',"timings":' + self._encoder.encode(timings(self._generation))
 
     def _shared(self) -> dict[str, Any]:
-        """The fields that every whole reply has."""
+        """The fields that chat completions and completions without streaming share."""
         counts = {"usage": usage_reply(self._generation.usage), "timings": timings(self._generation)}
         return msgspec.structs.asdict(self._reply_head) | counts
 
 
 class ChatWriter(OpenAIWriter[ChatChunkChoice]):
-    """`chat.completion`: the first chunk of a choice has the role, the last one only the finish reason."""
+    """Writes chat completions: the first chunk of a choice has the role, the last one only the finish reason."""
 
     chunk_object = "chat.completion.chunk"
     reply_object = "chat.completion"
@@ -186,7 +186,7 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
         return ChatCompletion(choices=choices, **self._shared())
 
     def _chat_delta(self, part: Part, calls: ToolCalls) -> ChatDelta | None:
-        """What a part adds to a message; None: the end of a call, which is not said."""
+        """The delta of a message for a part; None for the end of a tool call, which has no chunk."""
         if isinstance(part, Content):
             return ChatDelta(content=part.text)
         calls.push(part)
@@ -216,10 +216,10 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
 
 
 class CompletionWriter(OpenAIWriter[CompletionChoice]):
-    """`text_completion`: chunks and whole choices look the same.
+    """Writes completions, whose chunks and whole choices have the same shape.
 
     Args:
-        has_logprobs: echoed prompts have log-probabilities too.
+        has_logprobs: whether echoed prompts have log-probabilities too.
     """
 
     chunk_object = "text_completion"
@@ -275,7 +275,7 @@ class CompletionWriter(OpenAIWriter[CompletionChoice]):
 
 
 def _reply_head(asked: Asked, object_name: str) -> ReplyHead:
-    """The fields that all chunks of a reply have in common."""
+    """The common fields of all chunks of a reply."""
     served = asked.served
     return ReplyHead(
         id=asked.request.reply_id,
@@ -331,7 +331,7 @@ def _stop_reason(output: Output) -> str | int | UnsetType:
 
 
 def chat_logprobs(output: Output, *, has_probs: bool) -> ChatLogprobs | None:
-    """None if the output has no positions to report."""
+    """The log-probabilities of an output in the shape of chat completions; None if there are none to report."""
     positions = text_positions(output)
     return ChatLogprobs([_chat_position(position, has_probs) for position in positions]) if positions else None
 
@@ -346,20 +346,20 @@ def _top_logprob(token: TokenLogprob, has_probs: bool) -> TopLogprob:
 
 
 class TextOffsets:
-    """Where each token of one answer begins, in characters, also when a character takes several tokens."""
+    """Computes at which character of an answer's text each token begins, even if a character takes several tokens."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
     def push(self, output: Output) -> CompletionLogprobs | None:
-        """The log-probabilities of one output, its echo of the prompt included; None if it has none to report."""
+        """The log-probabilities of one output, including an echoed prompt; None if there are none to report."""
         positions = text_positions(output)
         prompt = output.prompt or ()
         if not (positions or prompt):
             return None
         tokens = [*(token.token for token in prompt), *(position.chosen.token for position in positions)]
-        # Of the prompt, what is not in the text has no bytes.
+        # Tokens of the prompt that add no text have no bytes.
         added = [*(token.token for token in prompt), *(p.chosen.token if p.is_text else b"" for p in positions)]
         return CompletionLogprobs(
             tokens=[token.decode("utf-8", "replace") for token in tokens],
@@ -378,7 +378,7 @@ class TextOffsets:
 
 
 def _top(tokens: Sequence[TokenLogprob]) -> dict[str, float]:
-    """Log-probabilities by token text, as in the API. Of tokens with the same text, the likeliest counts."""
+    """Log-probabilities by the text of the token, as in the API. Of tokens with the same text, the likeliest counts."""
     return {_text(token): token.logprob for token in reversed(tokens)}
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's conversations endpoints. Responses with `conversation` add to what is kept here: see `routes`."""
+"""The endpoints of OpenAI's conversations. Responses with `conversation` add items too, see `routes`."""
 
 from __future__ import annotations
 

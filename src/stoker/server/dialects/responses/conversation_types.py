@@ -1,4 +1,4 @@
-"""The JSON of OpenAI's conversations endpoints, without that of items, which `types` has; and tables of its fields."""
+"""The JSON types of OpenAI's conversations, and tables of their fields. The types of items are in `types`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ class ConversationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/conversations`."""
 
     items: list[dict[str, Any]] | None = None
-    """Messages and calls that it begins with, as in the `input` of a response."""
+    """Initial items: messages and calls, as in the `input` of a response."""
     metadata: dict[str, str] | None = None
-    """Kept with the conversation: at most 16 texts."""
+    """Texts that are stored with the conversation, at most 16."""
 
 
 class ConversationUpdateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/conversations/{conversation_id}`."""
 
     metadata: dict[str, str] | None = None
-    """What is kept from now on."""
+    """Metadata that replace the stored ones."""
 
 
 class ConversationItemsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/conversations/{conversation_id}/items`."""
 
     items: list[dict[str, Any]] | None = None
-    """Messages and calls, as in the `input` of a response."""
+    """Items to add: messages and calls, as in the `input` of a response."""
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):

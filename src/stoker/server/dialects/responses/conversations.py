@@ -1,4 +1,4 @@
-"""Conversations that are kept, to which responses add their input and their output. Knows no connection.
+"""Stored conversations, to which responses add their input and output. Independent of connections.
 
 Each conversation belongs to an owner, see `access.control.owner_of`. Other owners cannot see it.
 """
@@ -21,13 +21,13 @@ from stoker.text.messages import Message
 
 _PREFIX = "conv_"
 _MAX_PAIRS, _MAX_NAME, _MAX_VALUE = 16, 64, 512
-"""Of metadata, in characters, as OpenAI has it."""
+"""Limits of metadata, as in OpenAI's API: number of pairs, and characters of a name and of a value."""
 _BYTES_PER_ITEM = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One item, with the part of a message that it is."""
+    """One item of a conversation, as a message that has only this item's part of the original message."""
 
     item_id: str
     message: Message
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConversation:
-    """A conversation at one moment."""
+    """An immutable version of a conversation; each change makes a new one."""
 
     conversation_id: str
     created_at: int
@@ -48,11 +48,11 @@ class StoredConversation:
     metadata: Mapping[str, str]
     entries: tuple[Entry, ...] = ()
     num_added: int = 0
-    """How many items it ever had, for the ids of the next ones."""
+    """Number of items that `with_messages` ever added, deleted ones included, for the ids of further items."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages for a model: calls belong to the assistant's message before them."""
+        """The messages for a model, with tool calls joined to the assistant's message before them."""
         joined: list[Message] = []
         for message in (entry.message for entry in self.entries):
             if message.tool_calls and joined and joined[-1].role == "assistant":
@@ -64,12 +64,12 @@ class StoredConversation:
 
     @property
     def size_bytes(self) -> int:
-        """Roughly."""
+        """Approximate size in memory."""
         texts = sum(len(name) + len(value) for name, value in self.metadata.items())
         return _BYTES_PER_ITEM * (1 + len(self.entries)) + 2 * texts + bytes_of(entry.message for entry in self.entries)
 
     def find(self, item_id: str) -> Entry:
-        """Raises ConversationNotFound: it has no such item."""
+        """The item of this id; raises ConversationNotFound if the conversation has no such item."""
         entry = next((entry for entry in self.entries if entry.item_id == item_id), None)
         if entry is None:
             message = f"the conversation {self.conversation_id} has no item {item_id[:100]!r}"
@@ -77,7 +77,7 @@ class StoredConversation:
         return entry
 
     def with_messages(self, messages: Sequence[Message]) -> StoredConversation:
-        """The same conversation with further messages at its end."""
+        """A copy of the conversation with further messages at its end."""
         parts = [part for message in messages for part in _parts(message)]
         stem = self.conversation_id.removeprefix(_PREFIX)
         items = [items_of(f"{stem}_{self.num_added + number}", part)[0] for number, part in enumerate(parts)]
@@ -85,7 +85,7 @@ class StoredConversation:
         return replace(self, entries=(*self.entries, *added), num_added=self.num_added + len(added))
 
     def with_output(self, output: Sequence[OutputItem]) -> StoredConversation:
-        """The same conversation with the output of a response at its end; the items keep their ids."""
+        """A copy of the conversation with the output of a response at its end; the items keep their ids."""
         added: list[Entry] = []
         thought: str | None = None
         for item in output:
@@ -98,11 +98,11 @@ class StoredConversation:
 
 
 class Conversations:
-    """Makes, finds, changes and deletes conversations.
+    """Creates, finds, changes and deletes conversations.
 
     Args:
-        shelf: keeps them. A conversation that changes is kept as long as a new one.
-        now: unix time in seconds.
+        shelf: stores the conversations. A change restarts the time for which a conversation is stored.
+        now: returns Unix time in seconds.
     """
 
     def __init__(self, shelf: Shelf, now: Callable[[], float] = time.time) -> None:
@@ -110,7 +110,7 @@ class Conversations:
         self._now = now
 
     def create(self, owner: str, metadata: Mapping[str, str], messages: Sequence[Message]) -> StoredConversation:
-        """A new conversation.
+        """Creates a conversation.
 
         Raises:
             InvalidInput: the metadata are too large.
@@ -125,7 +125,7 @@ class Conversations:
         """A conversation as it is now.
 
         Raises:
-            ConversationNotFound: it was never kept, was evicted, was deleted, or has another owner.
+            ConversationNotFound: the conversation was never stored, was evicted or deleted, or has another owner.
         """
         found = self._shelf.get((owner, conversation_id))
         if not isinstance(found, StoredConversation):
@@ -134,7 +134,7 @@ class Conversations:
         return found
 
     def describe(self, owner: str, conversation_id: str, metadata: Mapping[str, str]) -> StoredConversation:
-        """Gives a conversation other metadata.
+        """Replaces the metadata of a conversation.
 
         Raises:
             ConversationNotFound: see `get`.
@@ -144,7 +144,7 @@ class Conversations:
         return self._keep(owner, replace(self.get(owner, conversation_id), metadata=metadata))
 
     def add(self, owner: str, conversation_id: str, messages: Sequence[Message]) -> tuple[Entry, ...]:
-        """Adds messages to a conversation, and gives the items that they became.
+        """Adds messages to a conversation, and returns their items.
 
         Raises:
             ConversationNotFound: see `get`.
@@ -155,23 +155,23 @@ class Conversations:
     def answered(
         self, owner: str, conversation_id: str, messages: Sequence[Message], output: Sequence[OutputItem]
     ) -> None:
-        """Adds what a response answered and its output; nothing happens if the conversation was deleted meanwhile."""
+        """Adds the input and the output of a response; does nothing if the conversation was deleted in the meantime."""
         found = self._shelf.get((owner, conversation_id))
         if isinstance(found, StoredConversation):
             self._keep(owner, found.with_messages(messages).with_output(output))
 
     def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
-        """Takes an item out of a conversation.
+        """Deletes an item of a conversation.
 
         Raises:
-            ConversationNotFound: see `get`, or it has no such item.
+            ConversationNotFound: see `get`; or the conversation has no such item.
         """
         before = self.get(owner, conversation_id)
         gone = before.find(item_id)
         return self._keep(owner, replace(before, entries=tuple(e for e in before.entries if e is not gone)))
 
     def delete(self, owner: str, conversation_id: str) -> None:
-        """Forgets a conversation; responses that belong to it stay.
+        """Deletes a conversation; responses that belong to it stay stored.
 
         Raises:
             ConversationNotFound: see `get`.
@@ -185,7 +185,7 @@ class Conversations:
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """A message in parts of which each is one item."""
+    """Splits a message into messages that are one item each: its content, and each of its tool calls."""
     if message.content is not None or not message.tool_calls:
         yield replace(message, tool_calls=())
     for number, call in enumerate(message.tool_calls):

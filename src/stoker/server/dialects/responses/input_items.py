@@ -1,4 +1,4 @@
-"""Messages as the items of OpenAI's responses, in pages."""
+"""Converts messages to the input items of OpenAI's responses, and selects pages of such items."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _MAX_PAGE = 100
 
 
 def input_items(response_id: str, messages: Sequence[Message]) -> list[InputItem]:
-    """All items, the oldest first. Their ids are the same whenever they are asked for."""
+    """The items of a response's input, the oldest first. Repeated calls give the same ids."""
     stem = response_id.removeprefix("resp_")
     return [item for index, message in enumerate(messages) for item in items_of(f"{stem}_{index}", message)]
 
 
 def page_of(items: Sequence[InputItem], query: Mapping[str, str]) -> InputItems:
-    """The part of them that was asked for.
+    """The page of items that a query selects.
 
     Args:
-        items: the oldest first.
-        query: `limit` (1 to 100, else 20), `order` (`desc` = the newest first, or `asc`), `after` (an item's id).
+        items: all items, the oldest first.
+        query: `limit` (1 to 100, default 20), `order` (`desc` = the newest first, or `asc`), `after` (an item's id).
 
     Raises:
-        InvalidInput: one of these is something else.
+        InvalidInput: a parameter of the query is invalid.
     """
     order, limit = query.get("order", "desc"), query.get("limit", str(_PAGE))
     if order not in ("asc", "desc"):
@@ -68,7 +68,7 @@ def _behind(items: list[InputItem], after: str | None) -> list[InputItem]:
 
 
 def items_of(stem: str, message: Message) -> list[InputItem]:
-    """The items of one message, with `stem` in their ids. A message that calls functions, and says nothing, is none."""
+    """The items of one message, with `stem` in their ids. For a message with calls and no content, only the calls."""
     if message.role == "tool":
         return [InputCallOutput(id=f"fco_{stem}", call_id=message.tool_call_id or "", output=message.text)]
     calls = [_call(f"{stem}_{number}", call) for number, call in enumerate(message.tool_calls)]

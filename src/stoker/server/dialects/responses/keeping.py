@@ -1,4 +1,4 @@
-"""Where a server keeps responses and conversations: within the same bounds, for all requests."""
+"""The server's stores for responses and conversations, which share one shelf and its limits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stoker.server.dialects.responses.store import ResponseStore
 
 
 def stored_responses(call: Call[Any]) -> ResponseStore:
-    """The responses that this server keeps."""
+    """The server's store for responses."""
     return call.server.part(ResponseStore, lambda: ResponseStore(call.config))
 
 
 def kept_conversations(call: Call[Any]) -> Conversations:
-    """The conversations that this server keeps."""
+    """The server's store for conversations."""
     return call.server.part(Conversations, lambda: Conversations(stored_responses(call).shelf))

@@ -1,4 +1,4 @@
-"""A responses request becomes a conversation and a `GenerationRequest`. Nothing here touches a connection."""
+"""Converts requests of OpenAI's responses API to conversations and `GenerationRequest`s. Uses no connection."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _LOGPROBS = "message.output_text.logprobs"
 _SEALED = "reasoning.encrypted_content"
 
 FindItem: TypeAlias = Callable[[str, str], Message]
-"""From the id of a stored message, and where the request names it, to the message."""
+"""Finds a stored message by its id and by the path at which the request names it."""
 
 
 def input_messages(wire: ResponsesRequest | ResponsePromptRequest, find: FindItem) -> tuple[Message, ...]:
-    """The conversation that the input adds.
+    """The messages of a request's input.
 
     Raises:
-        InvalidInput: an item is malformed; `fields["parameter"]` says where.
-        UnsupportedParameter: an item that is neither text nor a call of a function.
+        InvalidInput: an item is malformed; `fields["parameter"]` is its path.
+        UnsupportedParameter: the type of an item is not supported.
         ResponseNotFound: an item refers to a message that is not stored.
     """
     if wire.input is None and not wire.conversation:
@@ -48,11 +48,11 @@ def input_messages(wire: ResponsesRequest | ResponsePromptRequest, find: FindIte
 
 
 def item_messages(items: Sequence[Mapping[str, Any]], where: str, find: FindItem) -> tuple[Message, ...]:
-    """The messages that items are; none of no items.
+    """Converts items to messages; an empty list to no messages.
 
     Raises:
-        InvalidInput: an item is malformed; `fields["parameter"]` says where.
-        UnsupportedParameter: an item that is neither text nor a call of a function.
+        InvalidInput: an item is malformed; `fields["parameter"]` is its path.
+        UnsupportedParameter: the type of an item is not supported.
         ResponseNotFound: an item refers to a message that is not stored.
     """
     raw = _with_reasoning([_chat_message(item, f"{where}[{index}]", find) for index, item in enumerate(items)])
@@ -62,10 +62,10 @@ def item_messages(items: Sequence[Mapping[str, Any]], where: str, find: FindItem
 
 
 def conversation_id_of(wire: ResponsesRequest | ResponsePromptRequest) -> str | None:
-    """The id of the conversation that the response belongs to.
+    """The id of the conversation that the response belongs to; None if it belongs to none.
 
     Raises:
-        InvalidInput: it is malformed, or there is an earlier response, too.
+        InvalidInput: `conversation` is malformed, or is combined with `previous_response_id`.
     """
     named = wire.conversation.get("id") if isinstance(wire.conversation, dict) else wire.conversation
     if named is None and wire.conversation is None:
@@ -81,17 +81,18 @@ def conversation_id_of(wire: ResponsesRequest | ResponsePromptRequest) -> str | 
 def response_request(
     wire: ResponsesRequest, messages: Sequence[Message], runtime: Runtime, caller: Caller, config: ServerConfig
 ) -> GenerationRequest:
-    """What a response asks of the engine.
+    """The generation that a responses request asks for.
 
     Args:
         wire: the request.
-        messages: the whole conversation, earlier turns included, instructions not.
-        runtime: the model; its template is asked.
-        caller: the client that asks.
-        config: the server's bounds.
+        messages: the whole conversation with earlier turns, but without the instructions.
+        runtime: runtime of the model, whose chat template renders the prompt.
+        caller: the client.
+        config: the settings of the server.
 
     Raises:
-        InvalidInput: something cannot be done as asked, or the chat template refused the messages.
+        InvalidInput: a field is invalid, or the chat template refused the messages.
+        UnsupportedParameter: a tool or a combination of fields is not supported.
     """
     _check_background(wire)
     sampling = sampling_params(wire, _logprobs(wire))
@@ -104,14 +105,17 @@ def response_request(
 
 
 def seals_reasoning(wire: ResponsesRequest) -> bool:
-    """The client wants reasoning as one text, to send it back."""
+    """Whether the client wants the reasoning as one opaque text too, which it can send back; see `sealing`."""
     return _SEALED in (wire.include or ())
 
 
 def response_counting(
     wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message], runtime: Runtime, thoughts: Thoughts
 ) -> CountTokens:
-    """Asks how long the prompt of a response is, with remembered reasoning. See `response_request`."""
+    """The question to the engine how many tokens a response's prompt has, with stored reasoning inserted.
+
+    Errors are those of `response_request`.
+    """
     return prompt_question(recalled(_asked(wire, messages), thoughts), runtime)
 
 
@@ -139,7 +143,7 @@ def _logprobs(wire: ResponsesRequest) -> int | None:
 
 
 def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[str, Any]:
-    """An item in the shape of a chat message; what a model thought is given as `reasoning` alone."""
+    """Converts an item to the shape of a chat message; a reasoning item to an object with `reasoning` alone."""
     kind = item.get("type")
     match kind:
         case "message" | None:
@@ -176,13 +180,13 @@ def _reasoning(item: Mapping[str, Any], where: str) -> str:
 
 
 def _is_thought(message: Mapping[str, Any]) -> bool:
-    """An item that is reasoning and nothing else, or a reference to one."""
+    """Whether a converted item is reasoning without content and calls, given directly or by reference."""
     has_more = message.get("content") or message.get("tool_calls")
     return "reasoning" in message and ("role" not in message or not has_more)
 
 
 def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Thoughts go to the assistant's message that follows them, calls to the one before; each with its item's place."""
+    """Joins reasoning to the assistant's message after it, and calls to the one before; returns them by item index."""
     messages: list[tuple[int, dict[str, Any]]] = []
     thought = ""
     for index, message in enumerate(raw):
@@ -195,6 +199,6 @@ def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, 
             place, before = messages[-1]
             messages[-1] = place, {**before, "tool_calls": [*before.get("tool_calls", ()), *message["tool_calls"]]}
         else:
-            thought = ""  # of an answer that was cut off before it said anything
+            thought = ""  # drop reasoning whose answer was cut off before any text
             messages.append((index, message))
     return messages

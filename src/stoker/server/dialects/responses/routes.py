@@ -1,4 +1,4 @@
-"""OpenAI's responses endpoints: the handlers call other parts in order, and store responses."""
+"""The endpoints of OpenAI's responses. The handlers only call other modules, in order, and store responses."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ router = Router(api="OpenAI")
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The model that answers, and the conversation that it answers."""
+    """The resolved parts of a request: the model that answers, and the conversation."""
 
     served: ServedModel
     owner: str
-    """The owner of the response."""
+    """Owner under which the response is stored."""
     messages: Sequence[Message]
-    """The whole conversation, without the instructions."""
+    """The whole conversation with earlier turns, without the instructions."""
     store: ResponseStore
     conversations: Conversations
     conversation_id: str | None
-    """The conversation to which input and output are added."""
+    """Id of the stored conversation to which input and output are added; None = none."""
     added: Sequence[Message]
-    """The messages of the input alone."""
+    """The messages of this request's input."""
 
 
 @router.endpoint(
@@ -128,7 +128,7 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
         response = msgspec.structs.replace(response, conversation=ConversationReference(asked.conversation_id))
     if asked.store.is_off:
         response = msgspec.structs.replace(response, store=False)
-    keep = partial(_converse if wire.background else _keep, asked)  # the store itself keeps what ran in the background
+    keep = partial(_converse if wire.background else _keep, asked)  # a background job's response is stored by the store
     writer = ResponseWriter(response, keep, keep_thought=keep_thought, seals=seals)
     if wire.background:
         return await _begin(call, generating, writer, asked)
@@ -206,7 +206,7 @@ async def _understand(call: Call[ResponsesRequest] | Call[ResponsePromptRequest]
 
 
 def _check_kept(wire: ResponsesRequest, store: ResponseStore) -> None:
-    """Raises UnsupportedParameter: the request relies on a feature that this server lacks."""
+    """Raises UnsupportedParameter if the request needs stored responses and this server stores none."""
     for name, is_asked in (("store", wire.store), ("background", wire.background)):
         if is_asked and store.is_off:
             message = (
@@ -227,7 +227,7 @@ def _earlier(store: ResponseStore, owner: str, response_id: str | None) -> tuple
 async def _begin(
     call: Call[ResponsesRequest], generating: GenerationRequest, writer: ResponseWriter, asked: _Asked
 ) -> HTTPResponse:
-    """Answers in the background; the response is fetched later."""
+    """Starts to answer in the background, and replies at once; the client fetches the response later."""
     generation = await call.wait(Generation.open(asked.served, generating))
     work = _collect(generation, writer, call.share_lease())
     asked.store.start(asked.owner, generating.reply_id, writer.snapshot, work, asked.messages)
@@ -246,7 +246,7 @@ def _converse(asked: _Asked, response: Response) -> None:
 
 
 async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease) -> Response:
-    """Runs the answer to its end, whether it completes or fails."""
+    """Runs the generation to its end, and returns the response, completed or failed."""
     writer.begin()
     with closing(lease):
         return await _written(generation, writer)

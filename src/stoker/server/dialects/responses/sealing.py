@@ -1,6 +1,6 @@
-"""Reasoning as one opaque text, for clients that keep conversations themselves and send back nothing else of it.
+"""Encodes reasoning as one opaque text (`encrypted_content`), for clients that store conversations themselves.
 
-Nothing is secret: the client that gets the text also gets the reasoning.
+Such clients send back only this text. It is not encrypted: the client that gets the text also gets the reasoning.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ _PREFIX: Final = "stoker-1:"
 
 
 def sealed(reasoning: str) -> str:
-    """The reasoning as one text."""
+    """The reasoning as one opaque text."""
     return _PREFIX + base64.urlsafe_b64encode(reasoning.encode()).decode()
 
 
 def unsealed(text: str) -> str | None:
-    """The reasoning in such a text; None for a text of another server."""
+    """The reasoning in an opaque text; None if another server made the text."""
     if not text.startswith(_PREFIX):
         return None
     try:

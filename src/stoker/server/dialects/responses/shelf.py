@@ -1,4 +1,4 @@
-"""What is kept for clients of the responses API: bounded by number, bytes and age. In memory only; knows no kinds."""
+"""In-memory storage for clients of the responses API, bounded by number, bytes and age. Independent of the contents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.server.config import ServerConfig
 from stoker.text.messages import Message, TextPart
 
 Key: TypeAlias = tuple[str, str]
-"""The owner and the id of what is kept."""
+"""Owner and id of a stored value."""
 
 _BYTES_PER_MESSAGE = 512
 
@@ -21,23 +21,23 @@ _BYTES_PER_MESSAGE = 512
 class Sized(Protocol):
     @property
     def size_bytes(self) -> int:
-        """Roughly."""
+        """Approximate size in memory."""
         ...
 
 
 class Shelf:
-    """Keeps responses and conversations; what was put there first leaves first. Belongs to one event loop.
+    """Stores responses and conversations, and evicts the least recently stored first. Belongs to one event loop.
 
     Args:
         config: `max_stored_responses`, `max_stored_bytes` and `stored_response_s` are used.
-        clock: seconds; only differences count.
+        clock: returns a time in seconds; only differences are used.
     """
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._clock = clock
         self._kept: OrderedDict[Key, tuple[float, int, Sized]] = OrderedDict()
-        """In the order in which they were put here, with the time at which they were and their size."""
+        """Time of storing, size in bytes and value by key, in the order of storing."""
         self._num_bytes = 0
 
     def __len__(self) -> int:
@@ -45,11 +45,11 @@ class Shelf:
 
     @property
     def is_off(self) -> bool:
-        """Nothing is ever kept here."""
+        """Whether the configuration disables storage."""
         return self._config.max_stored_responses == 0
 
     def put(self, key: Key, value: Sized) -> None:
-        """Keeps a value, in place of one of the same key; one that is larger than all may be together is not kept."""
+        """Stores a value under a key, and replaces any other. A value larger than the limit of bytes is not stored."""
         self.remove(key)
         size_bytes = value.size_bytes
         self._kept[key] = (self._clock(), size_bytes, value)
@@ -57,13 +57,13 @@ class Shelf:
         self._evict()
 
     def get(self, key: Key) -> Sized | None:
-        """What is kept under a key."""
+        """The value under a key; None if there is none."""
         self._evict()
         entry = self._kept.get(key)
         return None if entry is None else entry[2]
 
     def remove(self, key: Key) -> None:
-        """Forgets what is kept under a key, if anything is."""
+        """Removes the value under a key, if there is one."""
         entry = self._kept.pop(key, None)
         if entry is not None:
             self._num_bytes -= entry[1]
@@ -81,7 +81,7 @@ class Shelf:
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Roughly the memory that messages take, with their images, recordings and calls."""
+    """Approximate size of messages in memory, including images, recordings and tool calls."""
     return sum(map(_bytes_of, messages))
 
 

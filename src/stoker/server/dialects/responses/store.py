@@ -1,4 +1,4 @@
-"""Responses that are kept: those that have ended, for a while on a shelf, and those that run in the background.
+"""The store for responses: ended ones on a shelf with limits, and those that still run in the background.
 
 Each response belongs to an owner, see `access.control.owner_of`. Other owners cannot see it.
 """
@@ -36,18 +36,21 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A response that has ended, with the conversation that led to it, instructions left out."""
+    """A response that has ended, with the conversation that it answers, without the instructions."""
 
     response: Response
     messages: tuple[Message, ...]
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The conversation that a next turn continues."""
+        """The conversation that the next turn continues, with the response's answer."""
         return (*self.messages, answer_of(self.response.output))
 
     def find(self, item_id: str) -> Message | None:
-        """The message of an item, see `input_items`. A request may name thousands, so none is made."""
+        """The message of an item, see `input_items`; None if there is none.
+
+        The item's id tells the index of the message, so no items are built: a request may refer to thousands.
+        """
         index = item_id.removeprefix(f"msg_{self.response.id.removeprefix('resp_')}_")
         if _INDEX.fullmatch(index) and int(index) < len(self.messages):
             return self.messages[int(index)]
@@ -55,12 +58,12 @@ class Stored:
 
     @property
     def size_bytes(self) -> int:
-        """Roughly. Messages that it shares with earlier turns count again."""
+        """Approximate size in memory. Messages that are shared with earlier turns count again."""
         return bytes_of(self.conversation)
 
 
 def answer_of(items: Sequence[OutputItem]) -> Message:
-    """The output of a response as one message."""
+    """Joins the output items of a response to one message of the assistant."""
     texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
     thoughts = [item.content[0].text for item in items if isinstance(item, OutputReasoning)]
     calls = [_call(item) for item in items if isinstance(item, OutputCall | OutputCustomCall)]
@@ -97,46 +100,46 @@ class _Job:
 
 
 class ResponseStore:
-    """Stores responses: the oldest leave first. Belongs to one event loop.
+    """Stores responses, and runs those in the background. Evicts the oldest first. Belongs to one event loop.
 
     Args:
         config: `max_stored_responses`, `max_stored_bytes` and `stored_response_s` are used.
-        clock: seconds; only differences count.
+        clock: returns a time in seconds; only differences are used.
     """
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.shelf = Shelf(config, clock)
-        """Keeps what has ended, and conversations."""
+        """Holds ended responses, and conversations."""
         self._jobs: dict[Key, _Job] = {}
-        """Bounded by the engine, in which each of them has a place."""
+        """Responses that run in the background; bounded by the engine, which runs or queues each of them."""
 
     def __len__(self) -> int:
         return len(self.shelf)
 
     @property
     def is_off(self) -> bool:
-        """Nothing is ever kept here."""
+        """Whether the configuration disables storage."""
         return self.shelf.is_off
 
     def put(self, owner: str, response: Response, messages: Sequence[Message]) -> None:
-        """Keeps a response that has ended; one that is larger than everything that may be kept is not kept."""
+        """Stores a response that has ended, unless it is larger than the limit of stored bytes."""
         self.shelf.put((owner, response.id), Stored(response, tuple(messages)))
 
     def get(self, owner: str, response_id: str) -> Response:
         """A response as it is now.
 
         Raises:
-            ResponseNotFound: it was never kept, was evicted, was deleted, or has another owner.
+            ResponseNotFound: the response was never stored, was evicted or deleted, or has another owner.
         """
         job = self._jobs.get((owner, response_id))
         return job.snapshot() if job is not None else self._find(owner, response_id).response
 
     def conversation(self, owner: str, response_id: str) -> tuple[Message, ...]:
-        """The conversation up to and with a response.
+        """The conversation up to and including a response.
 
         Raises:
             ResponseNotFound: see `get`.
-            InvalidInput: it has no answer to go on from, or not yet.
+            InvalidInput: the response failed, was cancelled or still runs, so it cannot be continued.
         """
         response = self.get(owner, response_id)
         if response.status not in ("completed", "incomplete"):
@@ -145,7 +148,7 @@ class ResponseStore:
         return self._find(owner, response_id).conversation
 
     def input_of(self, owner: str, response_id: str) -> tuple[Message, ...]:
-        """The conversation that a response answers, instructions left out.
+        """The conversation that a response answers, without the instructions.
 
         Raises:
             ResponseNotFound: see `get`.
@@ -154,15 +157,15 @@ class ResponseStore:
         return job.messages if job is not None else self._find(owner, response_id).messages
 
     def message(self, owner: str, item_id: str, parameter: str) -> Message:
-        """The message of an item: of a response's answer, or of what it answers.
+        """The message of an item in a response's output or input.
 
         Args:
-            owner: of that response.
-            item_id: as in a response's `output`, or in the list of its input.
-            parameter: where a request names it.
+            owner: owner of the response.
+            item_id: id of the item in a response's `output`, or in the list of its input items.
+            parameter: path of the id in the request, for the error.
 
         Raises:
-            ResponseNotFound: its response is not there, see `get`, or has no such message.
+            ResponseNotFound: the response is not stored, see `get`, or has no such message.
         """
         stored = self.shelf.get((owner, f"resp_{item_id.removeprefix('msg_').partition('_')[0]}"))
         message = stored.find(item_id) if isinstance(stored, Stored) else None
@@ -171,7 +174,7 @@ class ResponseStore:
         return message
 
     def delete(self, owner: str, response_id: str) -> None:
-        """Forgets a response; one that runs in the background is ended.
+        """Deletes a response; one that runs in the background is cancelled.
 
         Raises:
             ResponseNotFound: see `get`.
@@ -191,14 +194,14 @@ class ResponseStore:
         work: Awaitable[Response],
         messages: Sequence[Message],
     ) -> None:
-        """Runs `work` in the background; the response that it ends with is kept.
+        """Runs `work` in the background, and stores the response that it returns.
 
         Args:
-            owner: of the response.
-            response_id: of the response.
-            snapshot: gives the response as it is now.
-            work: raises nothing but our own bugs.
-            messages: the conversation that it answers.
+            owner: owner of the response.
+            response_id: id of the response.
+            snapshot: returns the response as it is now.
+            work: computes the response. It raises no `StokerError`; other exceptions are logged as bugs.
+            messages: the conversation that the response answers.
         """
         key = (owner, response_id)
         task = asyncio.create_task(self._run(key, work), name=f"stoker-{response_id}")
@@ -206,11 +209,11 @@ class ResponseStore:
         task.add_done_callback(lambda task: self._note_end(key, task))
 
     async def cancel(self, owner: str, response_id: str) -> Response:
-        """Ends a response that runs in the background; nothing happens if it has ended.
+        """Cancels a response that runs in the background; one that has ended is returned unchanged.
 
         Raises:
             ResponseNotFound: see `get`.
-            InvalidInput: it never ran in the background.
+            InvalidInput: the response did not run in the background.
         """
         job = self._jobs.pop((owner, response_id), None)
         if job is None:
@@ -221,14 +224,14 @@ class ResponseStore:
             return response
         job.task.cancel()
         response = _cancelled(job.snapshot())
-        self.put(owner, response, job.messages)  # before another request can ask for it
+        self.put(owner, response, job.messages)  # before the first await, so that other requests find it
         await asyncio.wait([job.task])
         return response
 
     async def _run(self, key: Key, work: Awaitable[Response]) -> None:
         response = await work
         job = self._jobs.pop(key, None)
-        if job is not None:  # else it was cancelled or deleted at its very end
+        if job is not None:  # otherwise it was cancelled or deleted just before its end
             self.put(key[0], response, job.messages)
 
     def _note_end(self, key: Key, task: asyncio.Task[None]) -> None:

@@ -1,6 +1,6 @@
-"""The tools of a responses request in the shape of chat completions; those in namespaces under one name each.
+"""Converts the tools of a responses request to the shape of chat completions, which has no namespaces.
 
-A model reads the function `read` of the namespace `files` as `files.read`, and items of calls have both names apart.
+The model sees the function `read` of the namespace `files` as `files.read`; items of calls have the two names apart.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from stoker.server.fields import note_ignored
 from stoker.text.messages import Json, Message
 
 _HOSTED = ("web_search", "image_generation", "tool_search")
-"""Beginnings of the types of tools that OpenAI runs and agents offer beside their own."""
+"""Prefixes of the types of tools that OpenAI's servers run, and that agents offer besides their own tools."""
 
 
 def full_name(item: Mapping[str, Any]) -> Any:
-    """The name under which the model knows the tool of a call."""
+    """The name by which the model knows the tool of a call: `namespace.name`, or the name alone."""
     name, namespace = item.get("name"), item.get("namespace")
     return f"{namespace}.{name}" if isinstance(namespace, str) and namespace and isinstance(name, str) else name
 
 
 def namespace_of(item: Mapping[str, Any]) -> dict[str, str]:
-    """The namespace of a call as the member of an object; empty if the call has none."""
+    """An object with the `namespace` of a call, to be merged into another; empty if the call has no namespace."""
     namespace = item.get("namespace")
     return {"namespace": namespace} if isinstance(namespace, str) and namespace else {}
 
 
 def without_namespaces(messages: Sequence[Message]) -> list[Message]:
-    """The same messages for a chat template, to which a call has one name."""
+    """The messages without the namespaces of their tool calls, because chat templates know only one name per call."""
     return [
         replace(message, tool_calls=tuple(map(_plain_call, message.tool_calls))) if message.tool_calls else message
         for message in messages
@@ -42,20 +42,20 @@ def _plain_call(call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def parts_of_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-    """By the full names of the tools in namespaces: the namespace and the tool's own name."""
+    """Maps the full name of each tool in a namespace to the namespace and the tool's own name."""
     groups = [(str(tool.get("name")), _members(tool)) for tool in tools if tool.get("type") == "namespace"]
     names = [(namespace, str(member.get("name"))) for namespace, members in groups for member in members]
     return {f"{namespace}.{name}": (namespace, name) for namespace, name in names}
 
 
 def flat_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Functions and custom tools, each as chat completions have it.
+    """Functions and custom tools, in the shape of chat completions.
 
-    A tool that OpenAI runs is left out if the client offers tools of its own: the model need not call it.
+    A tool that OpenAI's servers run is left out if the client offers its own tools, because the model need not call it.
 
     Raises:
         InvalidInput: a namespace is malformed.
-        UnsupportedParameter: a tool of another type.
+        UnsupportedParameter: a tool has another type, or all tools run on OpenAI's servers.
     """
     own = [_chat_tool(tool, where) for where, tool in _flat(tools) if not _is_hosted(tool)]
     for index, tool in enumerate(tools):
@@ -90,7 +90,7 @@ def _members(namespace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _chat_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A tool in the shape of chat completions, in which its function is an object of its own."""
+    """A tool in the shape of chat completions, which nest the function in an object."""
     if tool.get("type") == "custom":
         return dict(tool)
     if tool.get("type") != "function":

@@ -1,6 +1,6 @@
-"""The JSON of OpenAI's responses endpoints; types, and tables of their fields.
+"""The JSON types of OpenAI's responses, and tables of their fields.
 
-In requests `None` means "not given". The tables at the end say what becomes of every known field.
+In requests `None` means "not given". The tables at the end honor, refuse or ignore each known field.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the text must look like."""
+    """Constraints on the text of the answer."""
 
     format: dict[str, Any] | None = None
     """`{"type": "json_schema", "schema": …}`, `{"type": "json_object"}` or `{"type": "text"}`."""
@@ -33,21 +33,21 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     input: str | list[dict[str, Any]] | None = None
     """A text, or messages and other items."""
     instructions: str | None = None
-    """A system message in front; it is not kept for the next turn."""
+    """System prompt; it is not stored for the next turn."""
     previous_response_id: str | None = None
-    """Continues a stored response: its input and output stand before this input."""
+    """Id of a stored response to continue: its input and output precede this input."""
     conversation: str | dict[str, Any] | None = None
-    """Id of a stored conversation, or an object with it: its items stand before this input, and input and output are
+    """Id of a stored conversation, or an object with the id: its items precede this input, and input and output are
     added to it."""
     store: bool | None = None
     """False: the response cannot be fetched or continued."""
     background: bool | None = None
-    """Reply at once, and compute the response in the background, to be fetched later."""
+    """True: the reply comes at once, and the response is computed in the background, to be fetched later."""
     metadata: dict[str, str] | None = None
-    """Kept with the response."""
+    """Texts that are stored with the response."""
     include: list[str] | None = None
     """`message.output_text.logprobs` for log-probabilities; `reasoning.encrypted_content` for the reasoning as one
-    text, which a client may send back instead of it. What else it may name never comes up here."""
+    opaque text, which a client may send back instead. Other values concern features that do not exist here."""
     top_logprobs: Int | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
@@ -116,14 +116,14 @@ class ReasoningText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"):
-    """What the model thinks before it answers."""
+    """The model's reasoning before the answer."""
 
     id: str
     status: str
     content: list[ReasoningText]
     summary: list[Any] = []
     encrypted_content: str | None = None
-    """The reasoning as one text that is to be sent back as it is, if `include` asks for it."""
+    """The reasoning as one opaque text that the client can send back unchanged, if `include` requests it."""
 
 
 class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
@@ -136,7 +136,7 @@ class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call")
     """JSON, as the model wrote it."""
     status: str
     namespace: str | UnsetType = UNSET
-    """That of the tool, if it has one."""
+    """The tool's namespace, if it has one."""
 
 
 class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag="custom_tool_call"):
@@ -149,7 +149,7 @@ class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag="custom_to
     """The text."""
     status: str
     namespace: str | UnsetType = UNSET
-    """That of the tool, if it has one."""
+    """The tool's namespace, if it has one."""
 
 
 OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall
@@ -168,11 +168,11 @@ class ResponseError(msgspec.Struct, frozen=True):
 class InputTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     cache_write_tokens: int = 0
-    """Always 0: keeping a prefix costs nothing, so nothing is counted for it. Clients take it for granted."""
+    """Always 0, because storing a prefix in the cache costs nothing. Clients expect the field."""
     audio_tokens: int | UnsetType = UNSET
-    """Tokens that are rows of recordings; this field is there if the input has recordings."""
+    """Number of tokens of recordings; present if the input has recordings."""
     image_tokens: int | UnsetType = UNSET
-    """Tokens that are rows of images; this field is there if the input has images."""
+    """Number of tokens of images; present if the input has images."""
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True):
@@ -201,7 +201,7 @@ class ConversationReference(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """A response at one moment of its life."""
+    """A response in its present state, from `queued` to its end."""
 
     id: str
     created_at: int
@@ -214,7 +214,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     store: bool
     metadata: dict[str, str]
     conversation: ConversationReference | UnsetType = UNSET
-    """That to which it belongs, if it belongs to one."""
+    """The conversation that the response belongs to, if any."""
     completed_at: int | None = None
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
@@ -245,7 +245,7 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of a message."""
 
     type: str
-    """`input_text`, or of an assistant's message `output_text`; `input_image`; `input_audio`."""
+    """`input_text`, or `output_text` in an assistant's message; `input_image`; `input_audio`."""
     text: str | UnsetType = UNSET
     image_url: str | UnsetType = UNSET
     """A `data:` URL."""
@@ -269,7 +269,7 @@ class InputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     arguments: str
     status: str = "completed"
     namespace: str | UnsetType = UNSET
-    """That of the tool, if it has one."""
+    """The tool's namespace, if it has one."""
 
 
 class InputCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
@@ -290,11 +290,11 @@ class InputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     input: str
     status: str = "completed"
     namespace: str | UnsetType = UNSET
-    """That of the tool, if it has one."""
+    """The tool's namespace, if it has one."""
 
 
 class InputItems(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of what a response answers."""
+    """One page of the items of a response's input."""
 
     data: list[InputMessage | InputCall | InputCustomCall | InputCallOutput]
     first_id: str | None
@@ -303,11 +303,11 @@ class InputItems(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-# Events of a stream, each with its place in it
+# Events of a stream, with their sequence numbers
 
 
 class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`: the response as it then is."""
+    """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`, with the response at that time."""
 
     type: str
     sequence_number: int
@@ -359,7 +359,7 @@ class TextDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PieceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.reasoning_text.delta`, and that of `function_call_arguments` and `custom_tool_call_input`."""
+    """`response.reasoning_text.delta`, `.function_call_arguments.delta` and `.custom_tool_call_input.delta`."""
 
     type: str
     sequence_number: int

@@ -1,4 +1,4 @@
-"""The engine's outputs, as a response and as the events of its stream. A whole response is the result of the events."""
+"""Converts the engine's outputs to a response and to the events of its stream. The events build the response."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _replace = msgspec.structs.replace
 
 
 def new_response(wire: ResponsesRequest, asked: GenerationRequest, model_id: str, created: int) -> Response:
-    """A response that has not begun, with what the request said."""
+    """A response without output, with the settings of its request."""
     return Response(
         id=asked.reply_id,
         created_at=created,
@@ -98,13 +98,13 @@ class _Open:
     kind: type[OutputItem]
     item_id: str
     index: int
-    """Its place in the output."""
+    """Index of the item in the output."""
     call: ToolCall | None = None
     name: str = ""
-    """The tool's own name."""
+    """Name of the called tool, without its namespace."""
     namespace: str | UnsetType = UNSET
     seals: bool = False
-    """Reasoning is there as one text, too."""
+    """Whether a reasoning item also has its text in the opaque form of `sealing`."""
     texts: list[str] = field(default_factory=list[str])
     logprobs: list[ResponseLogprob] = field(default_factory=list[ResponseLogprob])
 
@@ -125,14 +125,14 @@ class _Open:
 
 
 class ResponseWriter(Writer):
-    """Follows one answer: the events that each step adds, and the response as it then is.
+    """Writes one answer: produces the events of each delta, and holds the response that they have built so far.
 
     Args:
-        response: see `new_response`.
-        keep: takes the response when it is complete.
-        now: unix time in seconds.
+        response: the initial response, see `new_response`.
+        keep: called with the response when it is complete.
+        now: returns Unix time in seconds.
         keep_thought: see `ToolCalls`.
-        seals: items of reasoning have it as one text, too.
+        seals: whether reasoning items also have their text in the opaque form of `sealing`.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class ResponseWriter(Writer):
 
 
 def _encoded(events: Iterable[Event]) -> bytes:
-    """The bytes of some events on the connection."""
+    """Events as the bytes of server-sent events."""
     return b"".join(b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event)) for event in events)
 
 
