@@ -48,8 +48,8 @@ def element_bytes(kv_type: KVType, head_size: int) -> float:
 
 
 def kv_format(ropes: Iterable[Rope], kv_type: KVType) -> str:
-    """Names the format of KV bytes. RoPE's frequencies are part of it: keys are stored rotated, and a longer context may
-    have other frequencies."""
+    """Names the format of KV bytes. It includes RoPE's frequencies: keys are stored rotated, and another context size
+    may have other frequencies."""
     digest = hashlib.sha256()
     for rope in ropes:
         digest.update(rope.frequencies.tobytes() + np.float64(rope.magnitude).tobytes())
