@@ -1,4 +1,4 @@
-"""KV of a graph whose attention updates KV in place: inputs and outputs are bound to the same memory, without copies."""
+"""KV of a graph whose attention updates it in place: inputs and outputs are bound to the same memory; no run copies."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class KVTensor:
-    """Input (`past`) and output (`present`) of one layer's keys or values, `(sequences, heads, positions, head size)`."""
+    """Input (`past`) and output (`present`) of a layer's keys or values, `(sequences, heads, positions, head size)`."""
 
     past: str
     present: str
