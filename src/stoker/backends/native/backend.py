@@ -155,7 +155,7 @@ class NativeBackend:
     def export_kv(
         self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
     ) -> KVBytes:
-        """See `KVPort.export_kv`. The bytes are all pages that the positions lie in, as wholes, and then the state."""
+        """See `KVPort.export_kv`. The bytes are the whole pages that contain the positions, and then the state."""
         decoder = self._open_decoder()
         assert 0 <= start < end <= self._pages.length(slot), "export beyond the end"
         if self._tails is not None and has_state:

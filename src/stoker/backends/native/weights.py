@@ -39,7 +39,7 @@ _PIECE_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """The packed weights of one model in memory. The memory lives as long as this object or a decoder made from it."""
+    """A model's packed weights, in a read-only or private mapping that lives as long as this object or its decoders."""
 
     memory: mmap
     layout: Layout
