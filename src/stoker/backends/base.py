@@ -1,4 +1,7 @@
-"""The seam between deciding and computing: what every forward-pass backend offers, and no more."""
+"""The interface between the scheduler, which decides, and a backend, which computes forward passes.
+
+`Backend` is what every backend offers; each other protocol is an optional capability. It implements no model.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,25 @@ from stoker.core.model_info import ModelInfo
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 
 Logits: TypeAlias = NDArray[np.float32]
-"""`(batch.num_rows, vocab_size)`, rows in chunk order. Valid until the next `forward`; the caller may write to it."""
+"""Logits of shape `(batch.num_rows, vocab_size)`, rows in the order of the chunks. The array is valid until the next
+call of `forward`; the caller may write to it."""
 
 Embeddings: TypeAlias = NDArray[np.float32]
-"""`(sequences, EmbeddingInfo.size)`, not normalised. Owned by the caller."""
+"""Embeddings of shape `(sequences, EmbeddingInfo.size)`, not normalized. The caller owns the array."""
 
 
 class Backend(Protocol):
-    """A loaded model with its KV cache. One thread calls it; it decides nothing."""
+    """A loaded model with its KV cache. Only one thread calls it. It executes batches and never schedules."""
 
     @property
     def info(self) -> ModelInfo: ...
 
     def forward(self, batch: Batch) -> Logits:
-        """Applies `batch.ops` in order, computes every chunk, and returns the rows asked for.
+        """Applies `batch.ops` in order, computes every chunk, and returns the logits of the rows that chunks ask for.
 
         Raises:
-            BackendError: nothing of this batch was computed; its operations may have been applied.
-                The caller empties the slots it touched before it goes on.
+            BackendError: no chunk of this batch was computed; its cache operations may have been applied. The caller
+                empties every slot that the batch touched before it continues.
         """
         ...
 
@@ -42,149 +46,152 @@ class Backend(Protocol):
 
 
 class KVPort(Protocol):
-    """What a backend whose traits say `can_export` offers besides: KV as bytes. Called between two forward passes.
+    """Export and import of KV as bytes, by backends with the trait `can_export`. Called between two forward passes.
 
-    Which positions can be had: any `start … end-1` that a slot holds if the traits say `can_truncate`; otherwise only
-    `0 … end-1` where the slot holds exactly `end`. With the trait `exports_apart`, whole blocks without a state too,
-    and what leads from such blocks to `end`, with the state. Bytes mean something only to a model with the same
-    weights, the same adapters and the same `ModelInfo.kv_format`, but there in any slot and in any process. Export and
-    import copy; neither may keep a reference, nor wait for anything but memory.
+    Which positions can be exported: any range `start … end-1` that a slot holds if the backend has the trait
+    `can_truncate`; otherwise only `0 … end-1` of a slot that holds exactly `end` positions. With the trait
+    `exports_apart`, also whole blocks without a state, and, with the state, the range from such blocks to `end`. The
+    bytes are valid only for a model with the same weights, adapters and `ModelInfo.kv_format`, but there in any slot
+    and any process. Export and import copy; neither may keep a reference, nor wait for anything but memory.
     """
 
     def export_kv(
         self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
     ) -> KVBytes:
-        """The KV of some positions of a slot, which stay as they are.
+        """Returns a copy of the KV of positions `start … end-1` of a slot; the slot does not change.
 
         Args:
-            take: gives memory for the copy. A backend whose library brings its own need not ask.
-            has_state: with what the slot holds besides positions, if the traits say `exports_apart`.
+            take: allocates memory for the copy. A backend whose library allocates by itself need not call it.
+            has_state: whether the bytes include the recurrent state or window of the slot, with `exports_apart`.
 
         Raises:
-            BackendError: it cannot be had; nothing has changed.
+            BackendError: these positions cannot be exported; nothing has changed.
         """
         ...
 
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
-        """Appends exported KV to a slot that holds `start` positions; it holds `end` afterwards.
+        """Appends exported KV to a slot that holds `start` positions; the slot holds `end` positions afterwards.
 
-        Without the state that its model needs, the slot is of no use before an import that has it.
+        If the model needs a state and this import has none, the slot is unusable until an import that has the state.
 
         Raises:
-            BackendError: there is no room, or the bytes are not what `export_kv` gave for these positions; the slot
-                is as before.
+            BackendError: there is no room, or the bytes are not what `export_kv` returned for these positions; the
+                slot is unchanged.
         """
         ...
 
     def expect_kv(self, num_bytes: int) -> None:
-        """Announces a likely import of this many bytes of KV, all earlier announcements included.
+        """Announces likely imports of `num_bytes` of KV in total, including all that was announced before.
 
-        Memory for them may be made ready meanwhile. One thread calls this, any one, at any time, also after `close`.
+        The backend may prepare memory for them. One thread calls this, not necessarily the one that calls `forward`,
+        at any time, also after `close`.
         """
         ...
 
 
 class MaximaPort(Protocol):
-    """What a backend offers besides, if it inspects logits while computing them. That saves a second pass over rows."""
+    """Maxima of logits, by backends that inspect logits while computing them. Saves sampling a pass over the rows."""
 
     @property
     def maxima(self) -> Logits:
-        """Of the rows of the last forward pass the largest logit of each block of 64: `(rows, blocks)`.
+        """The largest logit of each block of 64 logits in each row of the last forward pass: `(rows, blocks)`.
 
-        The last block may be shorter. +inf where a block holds +inf or NaN. Valid until the next pass.
+        The last block may be shorter. The value is +inf where a block holds +inf or NaN. Valid until the next pass.
         """
         ...
 
 
 Guess: TypeAlias = Callable[[Logits, Sequence[tuple[int, int]]], list[Entry]]
-"""Chooses a token from each row of logits, given whose row it is (a slot) and how many entries were drafted before."""
+"""Chooses a token from each row of logits. For each row it is given the slot, and how many entries of that slot the
+draft has already."""
 
 
 def most_likely(logits: Logits, _: Sequence[tuple[int, int]]) -> list[Entry]:
-    """A `Guess` for requests that are not sampled."""
+    """The `Guess` for greedy requests, which are not sampled: the token with the largest logit of each row."""
     return logits.argmax(axis=1).tolist()
 
 
 class DraftHeadPort(Protocol):
-    """What a backend offers besides whose model has a head that guesses further tokens. Called between two passes."""
+    """Speculative decoding with a draft head (MTP, EAGLE) that the model has. Called between two forward passes."""
 
     def can_draft(self, slot: int) -> bool:
-        """Whether the head has seen what was computed in a slot: a head that is seldom asked may stop looking."""
+        """Whether the head follows what is computed in a slot; a head may stop following a slot that seldom drafts."""
         ...
 
     def num_waiting(self, slot: int) -> int:
-        """Entries of a slot that the head has not seen yet: it computes them with its next guess."""
+        """Entries of a slot that the head has not computed yet: it computes them with its next draft."""
         ...
 
     def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
-        """Guesses how sequences go on; nothing of it stays.
+        """Drafts the next entries of sequences. The drafted entries do not stay in any slot.
 
         Args:
-            wanted: slot, of how many of its positions to keep, the entry that follows them, and how many to guess.
-            guess: chooses from logits.
+            wanted: for each sequence its slot, how many of the slot's positions to keep, the entry that follows them,
+                and how many entries to draft.
+            guess: chooses a token from each row of the head's logits.
 
         Returns:
-            As many entries for each as are wanted, or none where there is no room.
+            For each sequence the drafted entries, as many as are wanted, or none where there is no room.
 
         Raises:
-            BackendError: it cannot be computed.
+            BackendError: the pass of the head failed.
         """
         ...
 
 
 class RowsPort(Protocol):
-    """What a backend offers besides that computes rows in place of token ids. Called between two forward passes."""
+    """Input embeddings (rows of an image or audio) in place of token ids. Called between two forward passes."""
 
     row_width: int
-    """Numbers of a row."""
+    """How many numbers a row has."""
 
     def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
-        """The rows of a span with this key, `(length, row_width)`, float32: chunks name them from now on."""
+        """Keeps the rows of the span with this key, `(length, row_width)`, float32; chunks refer to them by the key."""
         ...
 
     def drop_rows(self, key: bytes) -> None:
-        """No chunk names these rows any more. Unknown keys are ignored."""
+        """Frees the rows of the span with this key, which no chunk names any more. Unknown keys are ignored."""
         ...
 
 
 class LendingPort(Protocol):
-    """What a backend offers besides that commits memory of its KV only as it is used. Called between two passes."""
+    """Return of unused KV memory, by backends whose KV memory is committed on first use. Called between two passes."""
 
     def give_back_kv(self) -> None:
-        """Memory of KV that no slot holds any more is the system's again; it is committed anew when it is used."""
+        """Returns memory of KV that no slot holds to the operating system; its next use commits it again."""
         ...
 
 
 class AdapterPort(Protocol):
-    """What a backend that can apply LoRA adapters offers besides. Called between two forward passes."""
+    """LoRA adapters, by backends that can apply them. Called between two forward passes."""
 
     def load_adapter(self, key: str, path: Path) -> None:
-        """Makes an adapter known under the key that names its content in `Chunk.adapters`. It is not loaded yet.
+        """Loads an adapter, which is not loaded yet, under the key that names its content in `Chunk.adapters`.
 
         Raises:
-            AdapterInvalid: it does not fit the model, or the file cannot be read.
-            ResourceExhausted: there is no memory for it.
+            AdapterInvalid: the adapter does not fit the model, or the file cannot be read.
+            ResourceExhausted: there is no memory for the adapter.
         """
         ...
 
     def unload_adapter(self, key: str) -> None:
-        """Frees a loaded adapter, which no chunk names any more. What was computed with it stays as it is."""
+        """Frees a loaded adapter, which no chunk names any more. KV that was computed with it stays as it is."""
         ...
 
 
 class Embedder(Protocol):
-    """What a backend that can embed offers besides. Called between two forward passes; no slot of theirs is touched."""
+    """Embeddings of texts. Called between two forward passes; it does not touch the slots of those passes."""
 
     @property
     def embedding(self) -> EmbeddingInfo: ...
 
     def embed(self, pieces: Sequence[Piece]) -> Embeddings:
-        """Computes all pieces, and returns a row for each that is the last one of its sequence, in their order.
+        """Computes all pieces; returns a row for each piece that is the last one of its sequence, in their order.
 
-        With `Pooling.RANK` the row is one number: the classifier's, before any function that bounds it.
+        With `Pooling.RANK` the row is one number: the classifier's raw score, before a sigmoid or the like bounds it.
 
         Raises:
-            BackendError: nothing was computed; a sequence in slot 0 must begin anew.
-            ResourceExhausted: there is no memory for it.
+            BackendError: nothing was computed; a sequence in slot 0 must begin again with its first piece.
+            ResourceExhausted: there is no memory for the computation.
         """
         ...

@@ -1,4 +1,4 @@
-"""Which cores this process really has and shares, and which memory is near to them. It starts no thread."""
+"""The CPU cores that this process may use or shares with others, and the NUMA nodes near them. It starts no thread."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 
 SHARED_CORES = "STOKER_SHARED_CORES"
-"""The environment variable that names the file by which processes share their cores; see `native/cores.hpp`."""
+"""Environment variable with the file through which processes share their cores; see `native/cores.hpp`."""
 AFFINITY = "STOKER_NATIVE_AFFINITY"
-"""The environment variable that says whether threads stay on their cores: `1` = they do."""
+"""Environment variable that determines whether threads are pinned to their cores: `1` = they are."""
 _SYSTEM = Path("/sys")
 
 
 def usable_cores(system: Path = _SYSTEM) -> int:
-    """Physical cores that this process may run on, at most as many as its control group pays for; at least 1.
+    """Number of physical cores that this process may use, within the CPU quota of its control group; at least 1.
 
     Two threads on one core share its arithmetic units, so a second one makes matrix products no faster.
 
@@ -25,10 +25,10 @@ def usable_cores(system: Path = _SYSTEM) -> int:
 
 
 def cpus_to_stay_on(threads: int, system: Path = _SYSTEM) -> list[int]:
-    """One CPU for each thread, each on a core of its own; nothing unless there are exactly as many usable cores.
+    """The CPUs to pin threads to, each on a core of its own; empty unless `AFFINITY` is set and threads fit the cores.
 
     Args:
-        threads: how many compute.
+        threads: number of threads that compute; it fits only if it equals the number of usable cores.
         system: where sysfs is mounted.
     """
     cpus = _first_cpus(system)
@@ -37,13 +37,13 @@ def cpus_to_stay_on(threads: int, system: Path = _SYSTEM) -> list[int]:
 
 
 def memory_nodes(system: Path = _SYSTEM) -> list[int]:
-    """The nodes of memory (NUMA) that belong to the CPUs on which this process may run, in ascending order.
+    """The NUMA nodes with memory that belong to the CPUs on which this process may run, in ascending order.
 
     Args:
         system: where sysfs is mounted.
 
     Returns:
-        Nothing where the system does not say; one node on most machines.
+        Numbers of nodes: one on most machines; none if the system does not list nodes.
     """
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     folder = system / "devices" / "system" / "node"
@@ -51,9 +51,9 @@ def memory_nodes(system: Path = _SYSTEM) -> list[int]:
 
 
 def environment_of_sharers() -> dict[str, str]:
-    """Variables for the environment of processes that share the cores: one file in memory for all of them.
+    """Environment variables for child processes that share the cores: they name one in-memory file for all of them.
 
-    Empty where there are no such files, or where the environment already names one.
+    Empty if the system has no such files, or if the environment already names one.
     """
     path = "" if SHARED_CORES in os.environ else _shared_file()
     return {SHARED_CORES: path} if path else {}
@@ -61,7 +61,7 @@ def environment_of_sharers() -> dict[str, str]:
 
 @cache
 def _shared_file() -> str:
-    """Lives as long as this process; those that have mapped it keep it longer."""
+    """An in-memory file that lives as long as this process, or as long as other processes have it mapped."""
     if not hasattr(os, "memfd_create"):
         return ""
     return f"/proc/{os.getpid()}/fd/{os.memfd_create('stoker-cores')}"
@@ -85,7 +85,7 @@ def _quota(cgroup: Path) -> int:
         quota = _read(cgroup / "cpu" / "cpu.cfs_quota_us")
         period = _read(cgroup / "cpu" / "cpu.cfs_period_us")
     if not (quota.isdigit() and period.isdigit() and int(period) > 0):
-        return os.cpu_count() or 1  # "max", -1, or nothing there: no limit
+        return os.cpu_count() or 1  # "max", -1, or missing: no limit
     return -(-int(quota) // int(period))
 
 

@@ -1,4 +1,4 @@
-"""Rows of images and recordings that a backend has been given, until no batch names them any more."""
+"""Rows (input embeddings) of images and recordings that a backend holds while batches may name them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from stoker.core.media import RowPiece
 
 
 class HeldRows:
-    """Rows by the keys of their spans. One thread uses it.
+    """The rows that one backend holds, by the keys of their spans. Only one thread uses it.
 
     Args:
-        width: numbers of a row.
+        width: elements of a row.
     """
 
     def __init__(self, width: int) -> None:
@@ -20,13 +20,13 @@ class HeldRows:
         self._rows: dict[bytes, NDArray[np.float32]] = {}
 
     def hold(self, key: bytes, rows: NDArray[np.float32]) -> None:
-        """Rows of a span, `(length, width)`, for the batches that name its key."""
+        """Keeps the rows of a span, `(length, width)`, for batches that name its key."""
         assert rows.ndim == 2, "rows of a span"
         assert rows.shape[1] == self._width, "as wide as the model takes them"
         self._rows[key] = rows
 
     def drop(self, key: bytes) -> None:
-        """No batch names this key any more."""
+        """Frees the rows of this key, which no batch names any more. Unknown keys are ignored."""
         self._rows.pop(key, None)
 
     def of(self, piece: RowPiece) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""From the hidden states of tokens to one embedding per sequence, also of sequences that come in pieces."""
+"""Pooling: the hidden states of tokens become one embedding per sequence, also if the sequence comes in pieces."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stoker.core.embedding import Piece, Pooling
 
 
 class Pool:
-    """Adds hidden states up. It keeps what it needs of the sequence in slot 0 from piece to piece.
+    """Pools the hidden states of sequences. For the sequence in slot 0 it keeps partial results between pieces.
 
     Args:
         pooling: mean, cls or last.
-        size: of a hidden state.
+        size: elements of a hidden state.
     """
 
     def __init__(self, pooling: Pooling, size: int) -> None:
@@ -26,11 +26,11 @@ class Pool:
         self._sum: NDArray[np.float64] = np.zeros(size)
 
     def push(self, pieces: Sequence[Piece], hidden: NDArray[np.float32]) -> Embeddings:
-        """The embeddings of those sequences that have come to their end, in the order of their pieces.
+        """Returns the embeddings of the sequences that end with one of the pieces, in the order of the pieces.
 
         Args:
-            pieces: of one pass.
-            hidden: `(tokens of all pieces, size)`, piece after piece.
+            pieces: the pieces of one pass.
+            hidden: their hidden states, `(tokens of all pieces, size)`, piece after piece.
         """
         rows: list[NDArray[np.float64]] = []
         at = 0

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stoker.core.batch import Chunk
 
 AXES = 3
-"""Time, rows and columns."""
+"""Number of axes of a position: time, rows and columns."""
 
 
 def rotary_positions(chunk: Chunk) -> NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""What makes rows of images and recordings, on any library: it is given pixels and samples, never a file."""
+"""The interface to encoders of images and recordings, on any library. They get pixels and samples, never files."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from stoker.core.media import MediaKind
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A part of a layout that is rows."""
+    """A part of a layout that consists of rows (input embeddings) instead of tokens."""
 
     length: int
     grid: tuple[int, int] | None = None
-    """Columns and rows, where the text model rotates rows by their places."""
+    """Columns and rows of the image, if the text model rotates rows by their places (M-RoPE)."""
     is_whole: bool = False
-    """The text model is to see them all at once."""
+    """Whether the rows attend to each other bidirectionally, so that the text model must compute them at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """An image, or a recording, of which only the size may be known."""
+    """A decoded image or recording, or only its size."""
 
     kind: MediaKind
     width: int
-    """In pixels, or in samples."""
+    """Width of an image in pixels, or length of a recording in samples."""
     height: int
     data: bytes | None = None
-    """RGB, row after row; or samples as floats of 4 bytes."""
+    """RGB pixels, row after row, or samples as 4-byte floats; None = only the size is known."""
 
 
 class RowMaker(Protocol):
-    """A loaded encoder of images or recordings. One thread encodes; layouts are asked for meanwhile."""
+    """A loaded encoder of images or recordings. One thread encodes; other threads may call `layout` meanwhile."""
 
     width: int
-    """Numbers of a row; known after `try_out`."""
+    """Elements of a row; known after `try_out`."""
     kinds: tuple[MediaKind, ...]
     sample_rate: int
-    """Of recordings, in Hz; 0 = it takes none."""
+    """Sample rate of recordings, in Hz; 0 = the encoder takes no recordings."""
 
     def try_out(self) -> None:
-        """Encodes a file of each kind. A defect that ends the process for every file ends it here, before any request.
+        """Encodes a trial file of each kind, so that an encoder that crashes on every file does so before any request.
 
         Raises:
-            ModelUnsupported: it cannot be used.
+            ModelUnsupported: the encoder cannot be used.
         """
         ...
 
     def layout(self, pixels: Pixels) -> Sequence[int | str | Rows]:
-        """Token ids, texts and rows that stand in a prompt for a file. Only its size counts.
+        """The token ids, texts and rows that represent a file in a prompt. They depend only on the file's size.
 
         Raises:
-            ModelFileInvalid: such a file cannot be taken.
+            ModelFileInvalid: the model cannot process a file of this size.
         """
         ...
 
     def encode(self, pixels: Pixels, part: int, key: bytes) -> NDArray[np.float32]:
-        """The rows of one of the parts that are rows, `(length, width)`.
+        """Computes the rows of one `Rows` of the layout, `(length, width)`.
 
         Args:
-            pixels: with data, or without if the last call had the same key.
-            part: counted from 0.
+            pixels: the file, with data; data may be missing if the last call had the same key.
+            part: index of the `Rows` among all `Rows` of the layout, from 0.
             key: names the file.
 
         Raises:
-            ModelFileInvalid: the file cannot be taken.
-            KeyError: there are no data.
+            ModelFileInvalid: the model cannot process the file.
+            KeyError: the data are missing, and the last call had another key.
         """
         ...

@@ -1,7 +1,7 @@
-"""A backend without a model: deterministic, fast, and as strict as a real one. Ships for users' tests too.
+"""A backend without a model, for tests, including those of users: deterministic, fast, as strict as a real one.
 
 The logits of a position are a hash of the whole prefix that its slot *really* holds, so any mistake in the order of
-operations, in positions or in sharing changes the output. What its traits deny, it refuses.
+operations, in positions or in sharing changes the output. The backend asserts that its traits allow each operation.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ FULL_TRAITS = CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, c
 
 
 class Script(Protocol):
-    """Answers that are played, whatever the hash says."""
+    """Scripted answers, which determine the most likely tokens in place of the hash."""
 
     def next_token(self, slot: int, entries: Sequence[Entry], *, is_decode: bool) -> int:
-        """The token that follows all entries of a slot. `is_decode`: only one of them is new."""
+        """The token that follows all entries of a slot. `is_decode`: only one of the entries is new."""
         ...
 
     def forget(self, slot: int) -> None:
-        """A slot was cut: what comes next in it is no next token of an answer."""
+        """Ends the answer that is played in a slot, because the slot was truncated."""
         ...
 
 
 NextToken: TypeAlias = Callable[[Sequence[Entry]], int]
-"""From all entries of a slot, the token that shall be most likely next."""
+"""Returns the token that is to be most likely next, given all entries of a slot."""
 
 
 def scripted_info(
@@ -89,13 +89,13 @@ class _Cell:
 
 
 class ScriptedBackend:
-    """Computes hashes instead of a model; adapters and their scales are a part of every hash.
+    """A backend that computes hashes instead of a model. Adapters and their scales are a part of every hash.
 
     Args:
-        info: sizes and traits to pretend.
-        next_token: makes one token by far the most likely; without it the hash decides.
-        script: says the next token by the place in its answer instead.
-        before_forward: called first in every `forward`; may block, raise `BackendError`, or look at the batch.
+        info: the sizes and traits that the backend claims.
+        next_token: returns the token that is by far the most likely; None = the hash determines it.
+        script: determines the next token by the position in a scripted answer.
+        before_forward: called first in every `forward`; may block, raise `BackendError`, or inspect the batch.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class ScriptedBackend:
         self._slots: list[list[_Cell]] = [[] for _ in range(self._info.num_slots)]
         self._token_mix = np.arange(1, self._info.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self._drafted_from: dict[int, int] = {}
-        """By slot where its last chunk has begun, if that was a draft."""
+        """For each slot the start of its last chunk, if that was a draft."""
         self._without_state: set[int] = set()
-        """Slots into which blocks were imported, and not yet what their model goes on from."""
+        """Slots into which blocks were imported, but not yet the state that the model continues from."""
         self.num_computed = 0
-        """Entries computed since the start: shows what a cache hit really saved."""
+        """Entries computed since the start; shows how many a prefix cache hit really saved."""
         self.adapters: set[str] = set()
         """Keys of the loaded adapters."""
         self.row_width = 1
         """See `RowsPort`."""
         self.rows: dict[bytes, tuple[int, ...]] = {}
-        """By key, what stands for the rows of a span."""
+        """For the key of each span the numbers that represent its rows."""
         self.is_closed = False
 
     @property
@@ -133,13 +133,13 @@ class ScriptedBackend:
 
     @property
     def num_cells(self) -> int:
-        """Cells in use, shared ones once if the traits say so."""
+        """Number of cells in use; shared cells count once if the traits say `shares_cells`."""
         if self._info.traits.shares_cells:
             return len({id(cell) for slot in self._slots for cell in slot})
         return sum(len(slot) for slot in self._slots)
 
     def _fits(self) -> bool:
-        """Cells that are shared are counted only where it matters: that takes as long as the prompts are."""
+        """Whether the cells fit. Shared cells are only counted if needed: the time grows with the prompts' length."""
         return sum(map(len, self._slots)) <= self._most_cells or self.num_cells <= self._most_cells
 
     def forward(self, batch: Batch) -> Logits:
@@ -196,7 +196,7 @@ class ScriptedBackend:
         assert self._fits(), "the pool overflows"
 
     def expect_kv(self, num_bytes: int) -> None:
-        """See `KVPort.expect_kv`: there is no memory to make ready."""
+        """See `KVPort.expect_kv`. Does nothing, as there is no memory to prepare."""
 
     def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
         """See `RowsPort.hold_rows`."""
@@ -250,7 +250,7 @@ class ScriptedBackend:
                 self._script.forget(op.slot)
 
     def _can_cut(self, slot: int, length: int) -> bool:
-        """Leaving all as it is is no cut."""
+        """Whether a slot may be cut to a length. Its present length is always allowed."""
         traits, present = self._info.traits, len(self._slots[slot])
         is_tail = self._drafted_from.get(slot, present) < length and present - length <= traits.truncatable_tail
         return length == present or traits.can_truncate or is_tail
@@ -277,7 +277,7 @@ class ScriptedBackend:
         return rows
 
     def _inputs(self, chunk: Chunk) -> dict[int, int]:
-        """By their places in a chunk, numbers for the rows of images. One that is seen whole has all in each."""
+        """A number for each row of an image, by its index in the chunk. With `is_whole` it depends on all rows."""
         found: dict[int, int] = {}
         for offset, first, count, span, _ in chunk.rows:
             assert span.key in self.rows, "these rows were not given"
@@ -300,11 +300,11 @@ class ScriptedBackend:
 
 
 class ScriptedEmbedder:
-    """Embeds hashes: of a token's hidden state, everything before it decides. Satisfies `Embedder`.
+    """An embedder whose hidden states are hashes of all entries up to a token. Satisfies `Embedder`.
 
     Args:
-        info: sizes and pooling to pretend. With `Pooling.RANK` the score is how many different entries a sequence has.
-        before_embed: called first in every `embed`; may block, raise `BackendError`, or look at the pieces.
+        info: the sizes and pooling that it claims. With `Pooling.RANK` the score is the number of different entries.
+        before_embed: called first in every `embed`; may block, raise `BackendError`, or inspect the pieces.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class ScriptedEmbedder:
         self.embedding = info or scripted_embedding_info()
         self._before_embed = before_embed
         self._held: list[_Cell] = []
-        """What slot 0 holds."""
+        """The cells of slot 0, whose sequence may come in several pieces."""
         is_rank = self.embedding.pooling is Pooling.RANK
         self._pool = None if is_rank else Pool(self.embedding.pooling, self.embedding.size)
 
@@ -334,7 +334,7 @@ class ScriptedEmbedder:
         return self._pool.push(pieces, np.stack([_hidden(cell.state, info.size) for cell in new]))
 
     def _cells(self, piece: Piece) -> list[_Cell]:
-        """All that its slot holds now."""
+        """All cells of the piece's slot, including those of the piece."""
         info = self.embedding
         assert piece.entries, "an empty piece"
         assert piece.slot < info.num_slots, "no such slot"
@@ -372,13 +372,13 @@ def _hidden(state: int, size: int) -> NDArray[np.float32]:
 
 @cache
 def _adapter_mix(adapters: AdapterSet) -> int:
-    """What a set of adapters changes; the model alone changes nothing."""
+    """The part of the hash that represents a set of adapters; 0 without adapters."""
     digest = blake2b(repr(adapters).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") if adapters else 0
 
 
 def _mix(state: int) -> int:
-    """splitmix64."""
+    """One step of the hash function splitmix64."""
     state = (state + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
@@ -386,10 +386,10 @@ def _mix(state: int) -> int:
 
 
 class ScriptedTokenizer:
-    """Bytes are tokens 0 … 255; four special tokens follow, and then others.
+    """The tokenizer of a scripted model: bytes are tokens 0 … 255; four special tokens follow, then those of `special`.
 
     Args:
-        special: spellings of further special tokens.
+        special: texts of additional special tokens.
     """
 
     vocab_size = VOCAB_SIZE
@@ -430,9 +430,9 @@ class ScriptedTokenizer:
 
 
 def reply_with(text: str) -> NextToken:
-    """A `next_token` that answers every prompt with `text` and then ends.
+    """Returns a `next_token` that answers every prompt with `text` and then ends.
 
-    It goes on from the longest beginning of `text` that the entries end with, so a prompt should not end like that.
+    It continues after the longest prefix of `text` that the entries end with, so no prompt should end with a prefix.
     """
     wanted = [*ScriptedTokenizer().encode(text), EOS]
 

@@ -1,4 +1,4 @@
-"""Recorded answers that a scripted model plays, for tests of clients; it computes nothing."""
+"""Scripted answers that a scripted model plays, for tests of clients. It computes nothing."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from stoker.core.batch import Entry
 from stoker.errors import ConfigError, reason_of
 
 _MAX_REMEMBERED = 4096
-"""Prompts whose answers are remembered."""
+"""Maximum number of prompts whose answers are remembered."""
 
 
 class PlayedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer of a script."""
+    """One answer of a script."""
 
     text: str
-    """Special tokens by their spelling."""
+    """The answer, in which special tokens are written by their texts."""
     when: str = ""
-    """Only for prompts with this text in them; empty = for any prompt, each in its turn."""
+    """The answer is only for prompts that contain this text; empty = answers are given to prompts in turn."""
     token_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
-    """Time that each of its tokens takes, as with a slow model."""
+    """Time in ms that each token of the answer takes, to imitate a slow model."""
 
 
 class ScriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A script as its file has it."""
+    """The content of a script file."""
 
     answers: list[str | PlayedAnswer]
     special_tokens: list[str] = []
-    """Texts that are single tokens, beside the markers of the chat formats."""
+    """Texts that are single tokens, in addition to the markers of chat formats."""
 
 
 _decoder: msgspec.json.Decoder[ScriptFile | list[str | PlayedAnswer]] = msgspec.json.Decoder(
@@ -42,10 +42,10 @@ _decoder: msgspec.json.Decoder[ScriptFile | list[str | PlayedAnswer]] = msgspec.
 
 
 def read_script(path: Path) -> ScriptFile:
-    """A script: a JSON list of answers, or an object with `answers` and `special_tokens`.
+    """Reads a script: a JSON list of answers, or an object with `answers` and `special_tokens`.
 
     Raises:
-        ConfigError: the file cannot be read, is no script, or has no answers.
+        ConfigError: the file cannot be read, is not a script, or has no answers.
     """
     try:
         read = _decoder.decode(path.read_bytes())
@@ -58,13 +58,13 @@ def read_script(path: Path) -> ScriptFile:
 
 
 class PlayedScript:
-    """Plays the answers of a script. Each new prompt gets the next answer; a repeated prompt gets the same one.
+    """Plays the answers of a script. Each new prompt gets the next answer; a repeated prompt gets the same answer.
 
-    An answer is played by the number of its tokens, so a constraint that changes some of them does not end it.
+    The position in an answer is the number of its tokens, so a constraint that changes some tokens does not end it.
 
     Args:
-        answers: of the script.
-        tokenizer: knows the special tokens.
+        answers: the answers of the script.
+        tokenizer: the tokenizer with the script's special tokens.
     """
 
     def __init__(self, answers: Sequence[str | PlayedAnswer], tokenizer: ScriptedTokenizer) -> None:
@@ -76,12 +76,12 @@ class PlayedScript:
         self._in_turn = [index for index, answer in enumerate(given) if not answer.when] or [len(given) - 1]
         self._num_new = 0
         self._places: dict[int, tuple[int, int]] = {}
-        """By slot: the answer that is played there, and how many of its tokens were."""
+        """For each slot the index of the answer that is played there, and the number of its tokens so far."""
         self._known: dict[int, int] = {}
-        """The answers of prompts, by their hashes."""
+        """The index of the answer to each prompt, by the hash of the prompt."""
 
     def next_token(self, slot: int, entries: Sequence[Entry], *, is_decode: bool) -> int:
-        """See `Script`."""
+        """See `Script.next_token`."""
         place = self._places.get(slot) if is_decode else None
         index, at = self._begin(entries) if place is None else place
         self._places[slot] = (index, at + 1)
@@ -91,11 +91,11 @@ class PlayedScript:
         return answer[min(at, len(answer) - 1)]
 
     def forget(self, slot: int) -> None:
-        """See `Script`."""
+        """See `Script.forget`."""
         self._places.pop(slot, None)
 
     def _begin(self, entries: Sequence[Entry]) -> tuple[int, int]:
-        """The answer to a prompt, or to one that was interrupted, and how much of it is there."""
+        """The index of the answer to a prompt, and how many of its tokens the entries contain if it was interrupted."""
         for index, answer in enumerate(self._answers):
             for length in range(min(len(answer) - 1, len(entries) - 1), 0, -1):
                 is_begun = list(entries[-length:]) == answer[:length]

@@ -1,4 +1,4 @@
-"""The sizes that every backend is opened with: their ranges, and the default number of threads."""
+"""The sizes in the options of every backend: a check of their ranges, and the default number of threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_THREADS = 512
 
 
 class Sizes(Protocol):
-    """What the options of all backends have."""
+    """The fields that the options of all backends have."""
 
     @property
     def context_size(self) -> int: ...
@@ -26,11 +26,11 @@ class Sizes(Protocol):
 
 
 def check_sizes(sizes: Sizes, *further: str) -> None:
-    """Refuses what no backend can be opened with.
+    """Checks the ranges of sizes and threads.
 
     Args:
         sizes: the options of a backend.
-        further: names of its own that are counts too.
+        further: names of additional counts in these options.
 
     Raises:
         ConfigError: a number is out of its range.
@@ -43,5 +43,5 @@ def check_sizes(sizes: Sizes, *further: str) -> None:
 
 
 def num_threads(sizes: Sizes) -> int:
-    """As many as were asked for, or one for each core that this process may use."""
+    """The number of threads in the options; by default one for each core that this process may use, at most 512."""
     return sizes.threads or min(usable_cores(), _MAX_THREADS)

@@ -1,4 +1,4 @@
-"""GGUF models on libllama, through the low-level bindings of llama-cpp-python. The only room with ctypes."""
+"""The llama backend: GGUF models on libllama, through llama-cpp-python's bindings. Only this folder uses ctypes."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ _HOMES = {
     "gpus": "stoker.backends.llama.gpu",
     "gpus_by_child": "stoker.backends.llama.gpu",
 }
-"""Where each name lives. They are imported when first asked for: who needs no libllama asks only for little of it."""
+"""The module of each public name. Names are imported on first use: many users need only a part without libllama."""
 
 __getattr__ = lazy_names(__name__, _HOMES)

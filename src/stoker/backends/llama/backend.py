@@ -1,4 +1,4 @@
-"""The llama backend: runs the core's batches on libllama. Weights may be shared; context and tokenizer are its own."""
+"""The llama backend: it runs the scheduler's batches on libllama, with shared weights and a context of its own."""
 
 from __future__ import annotations
 
@@ -28,58 +28,59 @@ from stoker.errors import ModelNotLoaded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaOptions:
-    """How a model is loaded.
+    """The options with which one model is loaded. Immutable.
 
     Raises:
         ConfigError: a number is out of its range.
     """
 
     context_size: int
-    """Longest single sequence, in tokens."""
+    """Length of the longest single sequence, in tokens."""
     kv_tokens: int
-    """Cells of the pool that all sequences share, in tokens."""
+    """Size of the KV pool that all sequences share, in tokens."""
     num_slots: int = 64
-    """Most sequences that hold KV, running and retained; 1 … 255, and at most 127 with sliding-window attention."""
+    """Most sequences that hold KV at the same time, running and retained; 1 … 255, and at most 127 with sliding-window
+    attention."""
     max_batch_tokens: int = 512
     """Most entries of one forward pass."""
     max_ubatch_tokens: int = 512
-    """Most entries that are computed at once; a larger batch is computed in several parts.
+    """Size of a micro-batch (ubatch): most entries that are computed at once. A larger batch is split.
 
-    Below 64, libllama's CPU attention has one kernel for every batch, and logits no longer depend on batch-mates
-    (to the bit for weights that are not K-quants, and for those too with GGML_CPU_TILED_MM=0 in the environment).
+    Below 64, libllama's CPU attention uses one kernel for every batch, and logits do not depend on the rest of the
+    batch (to the bit for weights that are not K-quants; for K-quants only with GGML_CPU_TILED_MM=0 in the environment).
     Long prompts are then computed up to four times slower.
     """
     whole_rows: int = 0
-    """Most rows of an image that see each other, which are computed at once; 0 = there are none."""
+    """Most rows of an image with bidirectional attention, which must be computed at once; 0 = there are none."""
     rotates_by_places: bool = False
-    """Rows of images come, and the model rotates them by their places in the image (M-RoPE). They share one position
-    then, so that what a slot holds is copied, exported and given up only as a whole."""
+    """Whether the model gets images and rotates their rows by their places (M-RoPE). All rows of an image then share
+    one position, so a slot can only be copied, exported and emptied as a whole."""
     threads: int | None = None
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
     devices: DeviceOptions = field(default_factory=DeviceOptions)
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     control: ControlVector | None = None
-    """Added to the hidden states of everything that is computed."""
+    """Control vector that is added to the hidden states of all entries; None = no steering."""
     use_mmap: bool = True
-    """Map the file instead of reading it."""
+    """Whether the file is mapped into memory instead of read."""
     pooling: Pooling = Pooling.MEAN
-    """How sequences are embedded."""
+    """How the hidden states of a sequence become its embedding."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "max_ubatch_tokens")
 
 
 class LlamaBackend:
-    """A GGUF model on libllama: one context, many sequences, one pool of KV cells.
+    """A loaded GGUF model on libllama: one context, many sequences, one pool of KV cells.
 
     Satisfies `Backend`, `KVPort`, `RowsPort` and `AdapterPort`.
 
-    The arrays that `forward` returns lie in libllama's memory: they are gone after the next `forward` and after
+    The arrays that `forward` returns are in libllama's memory: they are invalid after the next `forward` and after
     `close`.
 
     Args:
-        progress: told how far the weights are.
-        mark: told when a batch has been written to where libllama reads it.
+        progress: called with the progress of loading the weights.
+        mark: called when a batch has been written to where libllama reads it.
 
     Raises:
         ModelError, ResourceExhausted: see `load_weights` and `Context`.
@@ -107,14 +108,14 @@ class LlamaBackend:
                 control=options.control,
             ),
         )
-        """Its own context, made when it is first used."""
+        """Computes embeddings with the same weights, in a separate context that is created on its first use."""
 
     @property
     def info(self) -> ModelInfo:
         return self._info
 
     def forward(self, batch: Batch) -> Logits:
-        """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
+        """See `Backend.forward`. After a `BackendError` every slot has the length that the batch's operations gave it.
 
         Raises:
             BackendError: the pass failed, for instance because the pool has no free cells.
@@ -144,7 +145,7 @@ class LlamaBackend:
         context.import_kv(slot, start, end, state, has_state=has_state)
 
     def expect_kv(self, num_bytes: int) -> None:
-        """See `KVPort.expect_kv`: libllama has its memory ready."""
+        """See `KVPort.expect_kv`. Does nothing, because libllama allocates all KV memory when it starts."""
 
     def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
         """See `RowsPort.hold_rows`."""
@@ -178,7 +179,7 @@ class LlamaBackend:
             context.truncate(op.slot, op.length)
 
     def close(self) -> None:
-        """Frees the context; the weights go with their last user. Calling it twice is allowed."""
+        """Frees the context. Weights are freed with their last user. Calling it twice is allowed."""
         if self._context is not None:
             self._context.close()
             self._context = None
@@ -220,7 +221,7 @@ def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options
 
 
 def _batch_tokens(options: LlamaOptions) -> int:
-    """With room for the longest image whose rows see each other, and a token of every sequence."""
+    """Entries of a batch, enough for the longest image with bidirectional attention and a token of every sequence."""
     return max(options.max_batch_tokens, options.whole_rows + options.num_slots if options.whole_rows else 0)
 
 

@@ -1,7 +1,7 @@
-"""Libraries of ggml's backends, such as Vulkan's, that are files of their own: finds them, and has libllama load them.
+"""Finds libraries of ggml's backends (such as Vulkan's) that are separate files, and makes libllama load them.
 
-A libllama that was built with `GGML_BACKEND_DL` has all of them in its folder. Any other one takes the one that
-`GGML_BACKEND_PATH` names, as the programs of llama.cpp do.
+A libllama that was built with `GGML_BACKEND_DL` has all of these libraries in its folder. Any other libllama loads the
+library that `GGML_BACKEND_PATH` names, as the programs of llama.cpp do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMED = "GGML_BACKEND_PATH"
 
 
 def backend_files() -> Iterator[Path]:
-    """The libraries beside libllama, and the one that the user named. libllama is not loaded for that."""
+    """The libraries beside libllama, and the one that `GGML_BACKEND_PATH` names. It does not load libllama."""
     folder = library_folder()
     if folder is not None:
         yield from folder.glob("*ggml-*")
@@ -29,7 +29,7 @@ def backend_files() -> Iterator[Path]:
 
 
 def library_folder() -> Path | None:
-    """Where libllama lies, as llama-cpp-python finds it; None = llama-cpp-python is not installed."""
+    """The folder in which llama-cpp-python finds libllama; None = llama-cpp-python is not installed."""
     spec = find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         return None
@@ -38,10 +38,11 @@ def library_folder() -> Path | None:
 
 
 def load_backend_files(libllama: Any) -> None:
-    """Makes devices of those files known. What cannot be used is a warning, because the CPU is there without them.
+    """Loads the libraries, so that libllama knows their devices. A library that cannot be used is only a warning,
+    because the CPU works without it.
 
     Args:
-        libllama: the library, of `ctypes`.
+        libllama: the library as a `ctypes` object.
     """
     libllama.ggml_backend_dev_count.restype = c_size_t
     if libllama.ggml_backend_dev_count() == 0:  # not even the CPU is built in

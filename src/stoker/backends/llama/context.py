@@ -1,4 +1,4 @@
-"""One `llama_context`: its KV cells, its sequences, and the forward pass over a ragged batch. It decides nothing."""
+"""One `llama_context`: its KV cells, its sequences, and the forward pass over a ragged batch. It schedules nothing."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from stoker.errors import AdapterInvalid, BackendError, ConfigError, ModelUnsupp
 MAX_SEQUENCES = 256
 """libllama's compiled-in limit (LLAMA_MAX_SEQ)."""
 
-# libllama fills tens of bytes of bookkeeping per cell before it learns that the KV itself does not fit.
+# libllama writes tens of bytes of metadata per cell before it finds out that the KV itself does not fit.
 _MAX_CELLS = 2**24
 _CELL_PADDING = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSize:
-    """How large a context is. All counts are of tokens but the first and the last."""
+    """The sizes of a context. Fields named `…_tokens` count tokens."""
 
     num_slots: int
     kv_tokens: int
     max_batch_tokens: int
     max_ubatch_tokens: int
-    """At least the rows of an image that see each other: libllama would end the process."""
+    """At least the rows of an image with bidirectional attention; otherwise libllama aborts the process."""
     num_threads: int
     rotates_by_places: bool = False
-    """Rows of an image share one position and are told apart by their places in it (M-RoPE)."""
+    """Whether all rows of an image share one position and differ by their places in the image (M-RoPE)."""
 
 
 class Context:
@@ -59,15 +59,15 @@ class Context:
     sequence   the slots     | a twin of each slot, always with the same cells
     ```
 
-    One sequence more is for exports and imports, unless the memory cannot be cut.
+    Unless the memory cannot be cut, one additional sequence is used for exports and imports.
 
-    libllama gives a cell that has left its only sequence's window to any sequence in need, even with a
-    full-size cache; cutting that sequence back would then read a stranger's KV. A twin makes every cell shared,
-    and shared cells are never taken.
+    libllama reuses a cell that has left the window of its only sequence for any other sequence, even with a full-size
+    cache; if the first sequence was then cut back, it would read KV of another sequence. A twin makes every cell
+    shared, and libllama never reuses shared cells.
 
     Raises:
         ResourceExhausted: the KV cache or the compute buffers do not fit in memory.
-        ConfigError: keys or values cannot be kept as they should.
+        ConfigError: the KV cache type cannot be used.
         ModelUnsupported: the model has no KV cache.
     """
 
@@ -85,13 +85,13 @@ class Context:
         self._lib = lib
         self._weights = weights
         self._twin_offset = size.num_slots if weights.has_sliding_window else 0
-        # Not a method: who is given it must not keep the context, and so the weights, alive.
+        # Not a bound method: its holders must not keep the context, and so the weights, alive.
         self._sequences = partial(_sequences_of, self._twin_offset)
         num_sequences = size.num_slots + self._twin_offset
         has_ranges = not size.rotates_by_places and (weights.has_state_apart or not weights.is_recurrent)
         has_state_apart = has_ranges and weights.has_state_apart
         self._lengths: dict[int, int] | None = {} if size.rotates_by_places or has_state_apart else None
-        """Entries in each slot, where the last position does not tell."""
+        """Number of entries in each slot; None = the last position of a slot tells it."""
         scratch = num_sequences if has_ranges else None
         num_sequences += scratch is not None
         self._pointer = _create(weights, size, attention or AttentionOptions(), num_sequences=num_sequences)
@@ -116,19 +116,19 @@ class Context:
         self._max_tokens = size.max_batch_tokens
         self._input = _BatchArrays(size, self._twin_offset)
         self.rows: dict[bytes, NDArray[np.float32]] = {}
-        """By key, the rows of spans that chunks may name."""
+        """The rows of spans that chunks may name, by the key of the span."""
         self._no_rows = np.empty((0, self._vocab_size), dtype=np.float32)
         self._rows = self._no_rows
         self._rows_address = 0
 
     def decode(self, chunks: Sequence[Chunk]) -> Logits:
-        """Computes all chunks, without the GIL, and returns the logits they ask for in chunk order.
+        """Computes all chunks, without the GIL, and returns the logits that they ask for, in the order of the chunks.
 
-        It takes one call, and one more for each part of a chunk that has rows of images.
+        It calls `llama_decode` once for all chunks of tokens, and once for each part of a chunk with rows of images.
 
         Raises:
-            BackendError: the pass failed; every slot is back at the length it had before, or empty where the last
-                position does not tell the length.
+            BackendError: the pass failed; every slot has its previous length, or is empty if its last position does not
+                tell its length.
         """
         if not chunks:
             return self._no_rows
@@ -149,7 +149,7 @@ class Context:
         return logits
 
     def _decode_parts(self, chunks: Sequence[Chunk]) -> Logits:
-        """A call of libllama takes token ids or rows, so a chunk with rows is computed part by part."""
+        """Computes chunks with rows part by part, because a call of libllama takes either token ids or rows."""
         found: dict[int, list[Logits]] = {chunk.slot: [] for chunk in chunks}
         if texts := [chunk for chunk in chunks if not chunk.rows]:
             logits = self._run(self._input.batch, self._input.fill(texts)).copy()
@@ -168,7 +168,7 @@ class Context:
 
     @contextmanager
     def _seeing_whole(self, is_whole: bool) -> Generator[None]:
-        """What is computed inside attends to all of its own entries, not only to those before."""
+        """With `is_whole`, entries that are computed inside the block have bidirectional attention to each other."""
         if not is_whole:
             yield
             return
@@ -187,7 +187,7 @@ class Context:
         return self._logits(num_rows)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Entries 0 … length-1 of `source` appear in `target`, which must be empty; no cell is used."""
+        """Shares entries `0 … length-1` of slot `source` with the empty slot `target`; it uses no cells."""
         assert self.length(target) == 0, f"slot {target} is not empty"
         assert length <= self.length(source), f"slot {source} has no {length} entries"
         if self._lengths is not None:
@@ -207,7 +207,7 @@ class Context:
             self._lengths[slot] = end
 
     def truncate(self, slot: int, length: int) -> None:
-        """Slot `slot` keeps its first `length` entries.
+        """Cuts slot `slot` back to its first `length` entries.
 
         Raises:
             BackendError: this kind of memory cannot be cut there. Emptying a slot never fails.
@@ -216,7 +216,7 @@ class Context:
             raise BackendError(f"slot {slot} cannot be truncated to {length} tokens")
 
     def length(self, slot: int) -> int:
-        """Entries that the slot holds."""
+        """Number of entries that the slot holds."""
         if self._lengths is not None:
             return self._lengths.get(slot, 0)
         return self._lib.llama_memory_seq_pos_max(self._memory, slot) + 1
@@ -232,7 +232,7 @@ class Context:
 
     def _logits(self, num_rows: int) -> Logits:
         if num_rows == 0:
-            # Still waits for the computation, so that its time is spent in this step.
+            # Waits for the computation nevertheless, so that its time counts for this step.
             self._lib.llama_synchronize(self._pointer)
             return self._no_rows
         first = self._lib.llama_get_logits(self._pointer)
@@ -246,7 +246,7 @@ class Context:
 
 
 class _BatchArrays:
-    """A `llama_batch` whose arrays are numpy's, so that a chunk is written with a few slice assignments."""
+    """A `llama_batch` that points to numpy arrays, so that a few slice assignments write a chunk."""
 
     def __init__(self, size: ContextSize, twin_offset: int) -> None:
         capacity = size.max_batch_tokens
@@ -264,7 +264,7 @@ class _BatchArrays:
         self.batch, self.rows_batch = self._as_llama_batch(), self._as_llama_batch()
         self.batch.token = self._token.ctypes.data_as(POINTER(c_int32))
         self._rows: NDArray[np.float32] | None = None
-        """Kept while `rows_batch` points to it."""
+        """The rows that `rows_batch` points to, kept alive."""
 
     def _as_llama_batch(self) -> Any:
         batch = library().llama_batch()
@@ -275,7 +275,7 @@ class _BatchArrays:
         return batch
 
     def fill(self, chunks: Sequence[Chunk]) -> int:
-        """Writes the chunks one behind the other; returns how many rows of logits they want."""
+        """Writes the chunks one after the other; returns how many rows of logits they ask for."""
         num_rows = first = 0
         self._wants_logits.fill(0)
         for chunk in chunks:
@@ -288,7 +288,7 @@ class _BatchArrays:
         return num_rows
 
     def fill_rows(self, chunk: Chunk, piece: RowPiece, rows: NDArray[np.float32]) -> int:
-        """Writes a chunk whose entries are these rows; returns how many rows of logits it wants."""
+        """Writes a chunk whose entries are these rows; returns how many rows of logits it asks for."""
         self._wants_logits.fill(0)
         self._place(chunk, 0, len(rows))
         if self._num_places > 1:
@@ -307,7 +307,7 @@ class _BatchArrays:
 
 
 def _places(piece: RowPiece) -> NDArray[np.int32]:
-    """Of all rows the time, then of all the line, the column, and a number that counts for nothing."""
+    """M-RoPE positions as libllama takes them: the times of all rows, their lines, their columns, and unused zeros."""
     index = np.arange(piece.first, piece.first + piece.length, dtype=np.int32)
     if piece.span.grid is None:
         time = line = column = piece.position + index
@@ -362,10 +362,10 @@ _MEMORY_MARKS = ("unable to allocate", "failed to allocate", "bad_alloc", "out o
 
 
 class LoraAdapters:
-    """The LoRA adapters that are loaded for one model, and the set that applies in one context.
+    """The LoRA adapters that are loaded for one model, and the adapter set that is active in one context.
 
     Args:
-        weights: of the model.
+        weights: the weights of the model.
         context: the `llama_context`; its owner outlives this object.
     """
 
@@ -388,10 +388,10 @@ class LoraAdapters:
         self._loaded.pop(key).free()
 
     def use(self, adapters: AdapterSet) -> None:
-        """What is computed from now on is computed with these.
+        """Makes these adapters apply to everything that is computed from now on.
 
         Raises:
-            BackendError: libllama refuses.
+            BackendError: libllama refuses the set.
         """
         if adapters == self._present:
             return
@@ -417,7 +417,7 @@ class _Adapter:
 
 
 def _free(weights: Weights, pointer: Any) -> None:
-    """The model is alive: this call holds it."""
+    """Frees an adapter; the argument `weights` keeps the model alive until then."""
     assert weights.pointer
     library().llama_adapter_lora_free(pointer)
 

@@ -1,4 +1,4 @@
-"""Control vectors: directions that are added to the hidden states behind some layers. They hold for a whole context."""
+"""Control vectors: directions that are added to the hidden states after some layers, in a whole context."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from stoker.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ControlVector:
-    """What is added behind each layer, ready to use."""
+    """A control vector in the form that libllama takes: a direction for each layer, and the range of layers."""
 
     directions: NDArray[np.float32]
-    """`(layers, hidden size)`, float32: row i is added behind layer i + 1, counted from 0."""
+    """`(layers, hidden size)`, float32: row i is added after layer i + 1, counted from 0."""
     first_layer: int
     last_layer: int
-    """Behind the layers outside of these two, nothing is added."""
+    """Last layer after which a direction is added; `first_layer` is the first."""
     identity: str
-    """Differs whenever the numbers do: KV made under another one must not be read."""
+    """A name that differs whenever the numbers differ: KV with another control vector must not be used."""
 
     def apply(self, context: int) -> None:
-        """Sets it for everything that the context computes.
+        """Applies the control vector to everything that the context computes from now on.
 
         Raises:
-            ConfigError: libllama refuses it.
+            ConfigError: libllama refuses the control vector.
         """
         flat = np.ascontiguousarray(self.directions, dtype=np.float32)
         code = library().llama_set_adapter_cvec(

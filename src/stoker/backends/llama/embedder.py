@@ -1,4 +1,4 @@
-"""Embeddings on libllama: a context of their own on weights that may be shared. It touches no chat's KV."""
+"""Embeddings on libllama: a separate context, with separate KV, over weights that may be shared."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
 
 _NUM_SLOTS = 64
 _NUM_RECURRENT_SLOTS = 4
-"""A recurrent model holds a whole state per slot, used or not."""
+"""Slots of a recurrent model: few, because each has a whole state, used or not."""
 _BATCH_TOKENS = 512
 _MAX_LOGITS = 2**24
-"""libllama computes a row of logits for every token that is embedded: 64 MiB of them at most."""
+"""Limit of the logits of a pass, of which libllama computes a row for every embedded token: at most 64 MiB."""
 _CELL_PADDING = 256
 _LEAST_PROBABILITY = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedderOptions:
-    """How sequences are embedded."""
+    """Options of one embedder."""
 
     pooling: Pooling
     max_tokens: int
-    """Longest sequence."""
+    """Length of the longest sequence, in tokens."""
     keeps_kv: bool
-    """The model has a KV cache; an encoder has none."""
+    """Whether the model has a KV cache; an encoder has none."""
     threads: int
     control: ControlVector | None = None
 
 
 class LlamaEmbedder:
-    """Satisfies `stoker.backends.base.Embedder`. The context is made at the first pass."""
+    """Computes embeddings with the weights of one model; satisfies `Embedder`. The first pass creates its context."""
 
     def __init__(self, weights: Weights, options: EmbedderOptions) -> None:
         self._weights: Weights | None = weights
@@ -55,7 +55,7 @@ class LlamaEmbedder:
 
         Raises:
             ResourceExhausted: there is no memory for the context.
-            ModelNotLoaded: it was closed.
+            ModelNotLoaded: the embedder was closed.
         """
         if self._weights is None:
             raise ModelNotLoaded("The model was closed.")
@@ -64,17 +64,17 @@ class LlamaEmbedder:
         return self._context.embed(pieces)
 
     def close(self) -> None:
-        """Frees the context; the weights go with their last user. Calling it twice is allowed."""
+        """Frees the context. Weights are freed with their last user. Calling it twice is allowed."""
         if self._context is not None:
             self._context.close()
         self._context = self._weights = None
 
 
 class _Context:
-    """Owns the `llama_context` and the `llama_batch` of an embedder.
+    """The `llama_context` and the `llama_batch` of an embedder, from the first pass until `close`.
 
-    libllama pools what is in one micro-batch. Sequences may be longer than that, so it is asked for the hidden states
-    of every token, and they are pooled here; only `Pooling.RANK`, which has weights of its own, is libllama's.
+    libllama pools only within one micro-batch, and sequences may be longer. So libllama returns the hidden states of
+    every token, and this class pools them. Only `Pooling.RANK`, which needs weights, is pooled by libllama.
     """
 
     def __init__(self, weights: Weights, info: EmbeddingInfo, options: EmbedderOptions) -> None:
@@ -141,7 +141,7 @@ class _Context:
             raise BackendError("the forward pass left no scores")
         scores = np.array([score[0] for score in found], dtype=np.float64)
         if self._lib.llama_model_n_cls_out(self._weights.pointer) > 1:
-            # A classifier of yes and no has gone through a softmax already; of one label, it has not.
+            # libllama applies a softmax to the scores of several labels, and none to the score of a single label.
             scores = np.clip(scores, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
             scores = np.log(scores / (1 - scores))
         return scores.astype(np.float32).reshape(len(found), 1)
@@ -169,7 +169,7 @@ def _describe(weights: Weights, options: EmbedderOptions) -> EmbeddingInfo:
 
 
 def _frame(weights: Weights) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What stands behind a sequence, and between the texts of a pair: `[SEP]`, or `</s>` and `</s></s>`."""
+    """The tokens at the end of a sequence, and between the texts of a pair: `[SEP]`, or `</s>` and `</s></s>`."""
     lib, vocab = library(), weights.vocab
     eos, sep = lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)
     end = [eos if eos >= 0 else sep] if lib.llama_vocab_get_add_eos(vocab) else []

@@ -1,4 +1,4 @@
-"""Encoders on libllama, such as BERT: they embed or rank, and write nothing. Satisfies `Backend` and `Embedder`."""
+"""Encoders on libllama, such as BERT: they embed or rank texts, and do not generate."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ ENCODERS = frozenset(
         "nomic-bert-moe",
     }
 )
-"""The architectures that libllama computes without a KV cache, as `llama_model::create_memory` has them."""
+"""The architectures that libllama computes without a KV cache, as in `llama_model::create_memory`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderOptions:
-    """How an encoder is loaded."""
+    """The options with which one encoder is loaded."""
 
     max_tokens: int
-    """Longest sequence."""
+    """Length of the longest sequence, in tokens."""
     pooling: Pooling = Pooling.MEAN
     threads: int | None = None
-    """None = one per core that this process may use."""
+    """CPU threads. None = one per core that this process may use."""
     devices: DeviceOptions = field(default_factory=DeviceOptions)
 
 
 class LlamaEncoder:
-    """A GGUF model that has no KV cache.
+    """A loaded GGUF model that has no KV cache. Satisfies `Backend` and `Embedder`.
 
     Raises:
         ModelError, ResourceExhausted: see `load_weights`.
@@ -77,7 +77,7 @@ class LlamaEncoder:
         return self._embedder.embed(pieces)
 
     def forward(self, batch: Batch) -> Logits:
-        """Never has logits, as `info.can_generate` says.
+        """An encoder has no logits (`info.can_generate` is false).
 
         Raises:
             BackendError: always.

@@ -1,4 +1,4 @@
-"""The GPUs that libllama can compute on. Where it has none, finding out does not load it."""
+"""The GPUs that libllama can use. libllama is not loaded if it has no library for GPUs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _BACKENDS = ("cuda", "hip", "metal", "musa", "opencl", "sycl", "vulkan", "cann")
 _CHILD_S = 60.0
 _MIB = 2**20
 _GPU, _INTEGRATED = 1, 2
-"""Of `ggml_backend_dev_type`."""
+"""Values of `ggml_backend_dev_type`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPU:
-    """One device that is no CPU."""
+    """One GPU, with its memory at the time of the query."""
 
     name: str
-    """Such as `CUDA0` or `Vulkan0`."""
+    """libllama's name of the device, such as `CUDA0` or `Vulkan0`."""
     description: str
     free_bytes: int
     total_bytes: int
     shares_ram: bool
-    """Its memory is the machine's own."""
+    """Whether the GPU is integrated and uses the machine's RAM."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.description}, {self.free_bytes // _MIB} of {self.total_bytes // _MIB} MiB free)"
@@ -41,7 +41,7 @@ class GPU:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUs:
-    """What libllama can compute on besides the CPU."""
+    """All GPUs that libllama can use."""
 
     kind: str | None
     """The kind of GPU backend that libllama has, such as `cuda`, if there is a device for it."""
@@ -59,7 +59,7 @@ def gpu_name() -> str | None:
 
 @cache
 def gpu_name_by_child() -> str | None:
-    """The same answer from a process of its own, once: a server does not load libllama and the drivers of GPUs.
+    """`gpu_name` from a child process, cached: so a server need not load libllama and GPU drivers.
 
     Raises:
         ModelUnsupported: libllama cannot be used.
@@ -68,13 +68,13 @@ def gpu_name_by_child() -> str | None:
 
 
 def gpus() -> GPUs:
-    """All devices, as they are now."""
+    """All GPUs with their present memory."""
     kind = gpu_name()
     return _NONE if kind is None else GPUs(kind=kind, devices=tuple(_devices()))
 
 
 def gpus_by_child() -> GPUs:
-    """The same from a process of its own.
+    """`gpus` from a child process.
 
     Raises:
         ModelUnsupported: libllama cannot be used.
@@ -83,7 +83,7 @@ def gpus_by_child() -> GPUs:
 
 
 def built_for() -> str | None:
-    """The kind of GPU backend that libllama has a library for, whether there is a device for it or not."""
+    """The kind of GPU backend for which libllama has a library, whether or not there is a device for it."""
     libraries = {path.name for path in backend_files()}
     return next((name for name in _BACKENDS if any(f"ggml-{name}" in library for library in libraries)), None)
 

@@ -1,4 +1,4 @@
-"""KV of a hybrid model as bytes, and back: keys and values of a range by themselves, or with the recurrent state.
+"""Export and import of a hybrid model's KV: keys and values of a range, with or without the recurrent state.
 
 libllama saves a sequence as
 
@@ -6,8 +6,8 @@ libllama saves a sequence as
     | head | keys and values of the layers with attention | states of the recurrent layers |
 ```
 
-and with a flag only the head and the states. So what lies between is cut out, and for an import without a state the
-states of an empty sequence stand in their place. Ranges go through a scratch sequence, as in `kv_bytes`.
+and, with a flag, only the head and the states. An export without a state therefore cuts the states off, and its import
+appends the states of an empty sequence. Ranges go through a scratch sequence, as in `kv_bytes`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from stoker.core.tiers import KVBytes
 from stoker.errors import BackendError
 
 _HEAD_BYTES = 8
-"""A magic number, and the number of the sequence."""
+"""Size of the head: a magic number, and the number of the sequence."""
 
 
 class HybridBytes(SequenceBytes):
-    """As `SequenceBytes`, of a model without windows, some layers of which keep a recurrent state instead of KV."""
+    """`SequenceBytes` for a hybrid model: no windows, and some layers keep a recurrent state instead of KV."""
 
     def export(self, slot: int, start: int, end: int, *, has_state: bool = True) -> KVBytes:
-        """The KV of positions `start … end-1` of a slot; `has_state`: and its state, which is that after `end`.
+        """The KV of positions `start … end-1` of a slot, with `has_state` also its state, which must be that at `end`.
 
         Raises:
-            BackendError: libllama refuses.
+            BackendError: libllama cannot save the sequence.
         """
         assert self._scratch is not None
         self._lib.llama_memory_seq_cp(self._memory, slot, self._scratch, start, end)
@@ -42,15 +42,15 @@ class HybridBytes(SequenceBytes):
             self._clear_scratch()
 
     def import_(self, slot: int, start: int, end: int, state: KVBytes, *, has_state: bool = True) -> None:
-        """Appends positions `start … end-1` to a slot that holds `start`. It is of no use before its state is there.
+        """Appends positions `start … end-1` to a slot that holds `start`. Without its state the slot is unusable.
 
         Raises:
-            BackendError: they are not in these bytes, or there is no room; the slot is as before.
+            BackendError: the bytes are not these positions, or there is no room; the slot is unchanged.
         """
         assert self._scratch is not None
         piece = memoryview(state) if has_state else memoryview(b"".join((state, self._state(self._scratch))))
         try:
-            # The first position is told by keys and values alone, the last one by both.
+            # The first position is that of the keys and values only; the last one includes the state's position.
             self._set(self._scratch, piece, None if has_state else start, end if has_state else None)
             for sequence in self._sequences_of(slot):
                 self._lib.llama_memory_seq_cp(self._memory, self._scratch, sequence, start, end)
@@ -58,7 +58,7 @@ class HybridBytes(SequenceBytes):
             self._clear_scratch()
 
     def _state(self, sequence: int) -> bytes:
-        """The states of the recurrent layers, without the head; a sequence that holds nothing has some bytes, too."""
+        """The states of the recurrent layers, without the head; for an empty sequence, too, these are some bytes."""
         flag = self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         size = self._lib.llama_state_seq_get_size_ext(self._context, sequence, flag)
         target = (c_uint8 * size)()

@@ -1,15 +1,15 @@
-"""KV of one context as bytes, and back. It decides nothing, and knows nothing of what the bytes mean.
+"""Export and import of a context's KV as bytes, whose meaning only libllama knows.
 
-libllama saves the state of a whole sequence, not of a range of positions. A range is therefore first given to a
-scratch sequence, which costs no cell and no copying; an import goes the same way back.
+libllama saves the state of a whole sequence, not of a range of positions. An export therefore first shares the range
+with a scratch sequence, which costs no cell and no copy; an import goes through a scratch sequence, too.
 
 ```
     export    slot ── seq_cp(start, end) ──► scratch ── get_data ──► bytes
     import    bytes ── set_data ──► scratch ── seq_cp ──► slot (and its twin)
 ```
 
-Memory that cannot be cut (recurrent, hybrid, with rows of images that share positions) has no ranges: there the slot
-itself is saved and restored, whole. Most hybrids have ranges without states, see `hybrid_bytes`.
+Memory that cannot be cut (recurrent, hybrid, with rows of images that share positions) has no ranges: the whole slot
+is saved and restored. Most hybrids have ranges without states, see `hybrid_bytes`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from stoker.core.tiers import KVBytes
 from stoker.errors import BackendError
 
 LENGTH = struct.Struct("<Q")
-"""In front of each piece."""
+"""The length of a piece in bytes, in front of each piece."""
 
 
 class SequenceBytes:
-    """Exports from and imports into the sequences of one context.
+    """Exports KV from and imports KV into the sequences of one context.
 
     Args:
         context: the `llama_context`; its owner outlives this object.
-        memory: its memory.
-        sequences_of: the native sequences of a slot; what is imported is given to all of them.
-        scratch: a sequence for this object alone; None = the memory cannot be cut.
-        window: of sliding-window attention; 0 = none.
-        counts_entries: a sequence has as many positions as entries.
+        memory: the `llama_memory_t` of the context.
+        sequences_of: returns the native sequences of a slot, all of which get what is imported.
+        scratch: a sequence that only this object uses; None = the memory cannot be cut.
+        window: size of the attention window in positions; 0 = there is none.
+        counts_entries: whether a sequence has as many positions as entries.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class SequenceBytes:
         self._sequences_of = sequences_of
         self._scratch = scratch
         self._counts_entries = counts_entries
-        # Of a sequence libllama saves only what its last position sees, and a window may also be a fixed chunk.
+        # libllama saves only positions that a sequence's last position sees, and a window may also be a fixed chunk.
         self._piece = max(1, window // 2) if window else 2**31
 
     def export(self, slot: int, start: int, end: int, *, has_state: bool = True) -> KVBytes:
         """The KV of positions `start … end-1` of a slot.
 
         Raises:
-            BackendError: libllama refuses.
+            BackendError: libllama cannot save the sequence.
         """
         if self._scratch is None:
             return self._get(slot)
@@ -80,7 +80,7 @@ class SequenceBytes:
         """Appends positions `start … end-1` to a slot that holds `start`.
 
         Raises:
-            BackendError: they are not in these bytes, or there is no room; the slot is as before.
+            BackendError: the bytes are not these positions, or there is no room; the slot is unchanged.
         """
         if self._scratch is None:
             self._import_whole(slot, end, state)
@@ -108,7 +108,7 @@ class SequenceBytes:
             raise
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Ranges that one window can see, cut where chunks of a window begin."""
+        """Splits a range into parts that one window covers, at multiples of the part size."""
         while start < end:
             behind = min(end, (start // self._piece + 1) * self._piece)
             yield start, behind

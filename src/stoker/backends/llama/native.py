@@ -1,6 +1,6 @@
-"""The way into libllama: finds the bindings, starts the library once per process and turns its log lines into records.
+"""Access to libllama: finds the bindings, starts the library once per process, and forwards its log to `logging`.
 
-Nothing here knows models or contexts. Importing this module does not import `llama_cpp`.
+It contains nothing about models or contexts. Importing this module does not import `llama_cpp`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger.addHandler(logging.NullHandler())
 
 _CONTINUES = 5
 _FALSE_ALARMS = (
-    "> n_ctx_train",  # takes the pool that all sequences share for the length of one of them
-    "using full-size SWA cache",  # what we ask for: a window can then be cut and copied
+    "> n_ctx_train",  # mistakes the size of the shared pool for the length of a sequence
+    "using full-size SWA cache",  # intended: a window can then be cut and copied
 )
 _SPIN_COUNT = "1000"
-"""About the time from one tensor operation to the next."""
+"""Spins that take about the time from one tensor operation to the next."""
 # libllama's INFO is a line per layer and buffer, its DEBUG one per tensor: each is one step lower here.
 _LEVELS = {0: logging.INFO, 1: logging.DEBUG - 5, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
@@ -34,7 +34,7 @@ _LEVELS = {0: logging.INFO, 1: logging.DEBUG - 5, 2: logging.DEBUG, 3: logging.W
 class LogLines(threading.local):
     """Joins the pieces that libllama logs on one thread into whole lines.
 
-    A piece is one of a line (it ends with a newline), the beginning of one, or, at level 5, its continuation.
+    A piece is a whole line (it ends with a newline), the beginning of a line, or, at level 5, a continuation.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def library() -> Any:
     """
     _bound_spinning()
     try:
-        # Its absence is an answer, not a failure: the extra is optional.
+        # The package is an optional extra, so it may be missing.
         from llama_cpp import llama_cpp
     except (ImportError, OSError, RuntimeError) as error:
         raise ModelUnsupported(
@@ -99,15 +99,15 @@ def library() -> Any:
 
 
 def log_callback() -> Any:
-    """What other libraries beside libllama are given to log by. `library` was called before."""
+    """The log callback of libllama, for related libraries (libmtmd). `library` must have been called before."""
     return _log_callback
 
 
 @contextmanager
 def interrupts_held() -> Generator[None]:
-    """Delivers a Ctrl-C when the block ends. Inside a callback of native code, ctypes would swallow what it raises.
+    """Delays a Ctrl-C until the block ends: in a callback of native code, ctypes would swallow the KeyboardInterrupt.
 
-    Nothing changes on other threads than the main one: Python runs signal handlers nowhere else.
+    It has an effect only on the main thread, where Python runs signal handlers.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -124,10 +124,10 @@ def interrupts_held() -> Generator[None]:
 
 
 def _bound_spinning() -> None:
-    """Makes OpenMP's threads sleep soon when they wait for each other; they read this once, when they are loaded.
+    """Makes OpenMP's threads sleep soon when they wait for each other. OpenMP reads this once, when it is loaded.
 
-    GCC's default is to spin for milliseconds. That is fine on an idle machine, but as soon as another process wants a
-    core, the thread that all wait for is the one that does not run: steps then take many times as long (docs/lab).
+    GCC's default is to spin for milliseconds. That works on an idle machine. But if another process needs a core,
+    spinning threads keep the thread that they wait for from running: steps then take many times as long (docs/lab).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)

@@ -1,4 +1,4 @@
-"""How libllama keeps keys and values, attends, and divides a model between devices. Names are those of llama.cpp."""
+"""Options of libllama for the KV cache, attention, and the split of a model over devices. Names are llama.cpp's."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _GGML_TYPES: Mapping[CacheType, int] = {
     "iq4_nl": 20,
 }
 _BLOCK_BYTES: Mapping[CacheType, int] = {"q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18, "iq4_nl": 18}
-"""Of 32 elements."""
+"""Bytes of a block of 32 elements."""
 
 
 class _Override(Structure):
-    """`llama_model_tensor_buft_override`."""
+    """libllama's struct `llama_model_tensor_buft_override`."""
 
     _fields_ = (("pattern", c_char_p), ("buffer_type", c_void_p))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOptions:
-    """How keys and values are kept and read.
+    """The KV cache types and the kind of attention.
 
     Raises:
-        ConfigError: values in blocks need flash attention.
+        ConfigError: the type of values is quantized in blocks, which needs flash attention, but that is off.
     """
 
     type_k: CacheType = "f16"
     type_v: CacheType = "f16"
     flash: FlashAttention = "auto"
-    """`auto`: where the device has it."""
+    """Flash attention; `auto` = if the device supports it."""
 
     def __post_init__(self) -> None:
         if in_blocks(self.type_v) and self.flash == "off":
@@ -54,11 +54,11 @@ class AttentionOptions:
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of one element, on average over keys and values."""
+        """Bytes of one element of the KV cache, on average over keys and values."""
         return (_element_bytes(self.type_k) + _element_bytes(self.type_v)) / 2
 
     def apply(self, lib: Any, params: Any) -> None:
-        """Writes these into a `llama_context_params`."""
+        """Writes these options into a `llama_context_params`."""
         params.type_k, params.type_v = _GGML_TYPES[self.type_k], _GGML_TYPES[self.type_v]
         params.flash_attn_type = {
             "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
@@ -69,22 +69,22 @@ class AttentionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """Which devices hold the weights. Hashable: users with other options do not share weights."""
+    """The devices that hold the weights. Hashable: users of a file share weights only if these options are equal."""
 
     gpu_layers: int = -1
-    """Layers that go to a GPU if libllama was built for one; -1 = all."""
+    """Number of layers on a GPU if libllama was built for one; -1 = all."""
     split_mode: SplitMode = "layer"
     """How several GPUs share the model: not at all, by layers, or by rows of each matrix."""
     main_gpu: int = 0
-    """The one that is used with `none`, and for what is not split."""
+    """The GPU that is used with split mode `none`, and for parts that are not split."""
     tensor_split: tuple[float, ...] = ()
-    """What part of the model each GPU gets, in any unit; empty = by their free memory."""
+    """The share of the model on each GPU, in any unit; empty = in proportion to free memory."""
 
     overrides: tuple[tuple[str, str], ...] = ()
-    """Patterns of tensors that lie elsewhere than their layer says, each with the buffer, such as `CPU`."""
+    """Patterns of tensor names, each with the buffer for these tensors, such as `CPU`, instead of their layer's."""
 
     def apply(self, lib: Any, params: Any) -> Any:
-        """Writes these into a `llama_model_params`. What is returned must live until the model is loaded.
+        """Writes these options into a `llama_model_params`. The caller keeps the result until the model is loaded.
 
         Raises:
             ConfigError: more parts than libllama has room for, or a buffer that it does not have.
@@ -126,7 +126,7 @@ class DeviceOptions:
 
 
 def buffer_types(lib: Any) -> dict[str, int]:
-    """Where tensors can lie: one buffer type of each device, by its name."""
+    """The buffer type of each device, in which tensors can be placed, by its name."""
     ggml = lib._lib
     for name, restype, argtypes in (
         ("ggml_backend_dev_count", c_size_t, []),

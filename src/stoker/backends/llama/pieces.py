@@ -1,4 +1,4 @@
-"""Chunks with rows of images, cut so that each part is token ids alone or rows alone. It computes nothing."""
+"""Splits chunks with rows of images into parts of only token ids or only rows. It computes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.core.media import RowPiece
 
 
 def pieces(chunk: Chunk) -> Iterator[tuple[Chunk, RowPiece | None]]:
-    """The parts of a chunk in their order, each with the rows that it is; None = it is token ids.
+    """The parts of a chunk in their order, each with the rows that it consists of; None = it consists of token ids.
 
     ```
     entries    token token | row row row | token

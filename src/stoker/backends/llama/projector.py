@@ -1,4 +1,4 @@
-"""Images and recordings to rows, by libmtmd: it gets pixels, never a file. A defect in it may end the process."""
+"""Encodes images and recordings with libmtmd, which may crash the process. It gets pixels and samples, never files."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from stoker.errors import ModelFileInvalid, ModelUnsupported
 
 _TEXT, _IMAGE = 0, 1
 _PLAIN_LOADING = 0
-"""No other way to load goes with tensors that are only described."""
+"""The load mode of libllama; no other mode can be combined with `no_alloc`."""
 _OWN_LIMIT = -1
 _TRIAL_SIDE, _TRIAL_SAMPLES = 64, 16_000
 
 
 class MtmdProjector:
-    """A projector beside the text model that it belongs to, of which only the description is read. Satisfies
+    """A loaded projector (mmproj) and the metadata of its text model, whose weights are not loaded. Satisfies
     `RowMaker`.
 
     Args:
         model: the text model's file.
         projector: the projector's file.
-        threads: that compute.
-        token_limits: least and most tokens of an image, where they depend on its size; 0 = the projector's own.
+        threads: number of threads that compute.
+        token_limits: minimum and maximum tokens of an image, where they depend on its size; 0 = the projector's own.
 
     Raises:
-        ModelUnsupported: libllama is not there, or does not know this projector.
-        ModelFileInvalid: the two files do not belong together.
+        ModelUnsupported: libllama is not installed, or does not support this projector.
+        ModelFileInvalid: the text model cannot be read.
     """
 
     def __init__(self, model: Path, projector: Path, *, threads: int, token_limits: tuple[int, int] = (0, 0)) -> None:
@@ -45,7 +45,7 @@ class MtmdProjector:
         mtmd_cpp.mtmd_log_set(log_callback(), None)  # pyright: ignore
         self._lib, self._mtmd = lib, mtmd_cpp
         self._tokenized: tuple[bytes, Any] | None = None
-        """The chunks of the last file that was encoded, with its key."""
+        """The key and the chunks of the last file that was encoded."""
         with log_lines.capture_errors() as errors:
             self._model = lib.llama_model_load_from_file(str(model).encode(), _description_only(lib))
             if not self._model:
@@ -66,7 +66,7 @@ class MtmdProjector:
         self.sample_rate: int = max(0, mtmd_cpp.mtmd_get_audio_sample_rate(self._context))
 
     def try_out(self) -> None:
-        """See `RowMaker.try_out`: it gives no rows, or lays out tokens that the text model does not have."""
+        """See `RowMaker.try_out`. Fails if rows are not finite, or if the text model lacks tokens of the layout."""
         for kind in self.kinds:
             if kind == "image":
                 trial = Pixels(kind, _TRIAL_SIDE, _TRIAL_SIDE, bytes(3 * _TRIAL_SIDE**2))
@@ -123,7 +123,7 @@ class MtmdProjector:
         return [Rows(mtmd.mtmd_input_chunk_get_n_tokens(chunk), grid, is_whole)]
 
     def _grid(self, tokens: Any) -> tuple[int, int]:
-        """How many columns and rows an image has, by the place of its last row."""
+        """The numbers of columns and rows of an image, from the place of its last row."""
         last = self._mtmd.mtmd_image_tokens_get_n_tokens(tokens) - 1
         place = self._mtmd.mtmd_image_tokens_get_decoder_pos(tokens, 0, last)
         return place.x + 1, place.y + 1

@@ -1,4 +1,4 @@
-"""Writes a GGUF file with smaller weights. libllama does the rounding."""
+"""Quantizes GGUF files with libllama."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILE_TYPES = {
     "IQ4_XS": 30,
     "BF16": 32,
 }
-"""Name of a kind of file to libllama's number for it."""
+"""libllama's number of each kind of quantized file, by name."""
 
 
 def quantize(source: Path, target: Path, kind: str, *, threads: int | None, requantizes: bool) -> None:
@@ -36,13 +36,13 @@ def quantize(source: Path, target: Path, kind: str, *, threads: int | None, requ
 
     Args:
         source: a GGUF file.
-        target: does not exist yet.
+        target: the file to write; it does not exist yet.
         kind: one of `FILE_TYPES`.
-        threads: None = as many as there are cores.
-        requantizes: weights that are quantized already may be rounded once more.
+        threads: number of threads; None = as many as there are cores.
+        requantizes: whether weights that are quantized already may be quantized again.
 
     Raises:
-        BackendError: libllama refuses it.
+        BackendError: libllama cannot quantize the file.
         ModelUnsupported: libllama is not installed.
     """
     llama = library()

@@ -1,4 +1,4 @@
-"""A model's own tokenizer as libllama has it: text to token ids, token ids to bytes. Adds nothing of its own."""
+"""A model's own tokenizer in libllama: text to token ids, token ids to bytes. It adds no tokens by itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MAX_TEXT_BYTES = 2**31 - 1024
 
 
 class LlamaTokenizer:
-    """Satisfies `stoker.text.tokenizer.Tokenizer`. Safe to use from several threads, until its backend is closed.
+    """The tokenizer of one model. Satisfies `Tokenizer`. Thread-safe, until its backend is closed.
 
-    A model of the SentencePiece kind may want a space in front of the text; its tokens then carry that space.
+    A SentencePiece model may expect a space in front of the text; its tokens then include that space.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -47,15 +47,15 @@ class LlamaTokenizer:
         return self._adds_bos
 
     def eog_token_ids(self) -> frozenset[int]:
-        """Every token that ends a generation."""
+        """All end-of-generation tokens of the model."""
         vocab, is_eog = self._open_weights().vocab, library().llama_vocab_is_eog
         return frozenset(token_id for token_id in range(self._vocab_size) if is_eog(vocab, token_id))
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`, NUL characters included; nothing is added in front or behind.
+        """Token ids of `text`, NUL characters included; no tokens are added at the beginning or end.
 
         Raises:
-            InvalidInput: the text has a lone surrogate, which no UTF-8 can say, or is longer than 2 GiB.
+            InvalidInput: the text has a lone surrogate, which UTF-8 cannot encode, or is longer than 2 GiB.
             ModelNotLoaded: the backend was closed.
         """
         raw = _utf8(text)
@@ -71,7 +71,7 @@ class LlamaTokenizer:
         return token_ids[:count]
 
     def fewest_tokens(self, text: str) -> int:
-        """0: nothing is known."""
+        """See `Tokenizer.fewest_tokens`. Always 0, because no better bound is known."""
         return 0
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
@@ -90,7 +90,7 @@ class LlamaTokenizer:
         return piece
 
     def close(self) -> None:
-        """Lets go of the weights, so that they can be freed."""
+        """Releases the reference to the weights, so that they can be freed."""
         self._weights = None
 
     def _open_weights(self) -> Weights:

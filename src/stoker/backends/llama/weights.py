@@ -1,4 +1,4 @@
-"""Model files in memory: who owns a `llama_model` and how the users of one file share it. No context lives here."""
+"""The weights of model files in memory: ownership of a `llama_model`, and how users of one file share it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MEMORY_MARKS = ("unable to allocate", "failed to allocate", "bad_alloc", "out o
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What changes how the weights lie in memory: two users with other options do not share."""
+    """Options that determine where weights are in memory. Users of a file share weights only if these are equal."""
 
     devices: DeviceOptions = field(default_factory=DeviceOptions)
     use_mmap: bool = True
-    """Map the file instead of reading it."""
+    """Whether the file is mapped into memory instead of read."""
 
 
 class Weights:
-    """Owns one `llama_model` and frees it when the last reference to this object goes.
+    """Owns one `llama_model`, which is freed with the last reference to this object.
 
     Raises:
         ModelError, ResourceExhausted: see `load_weights`.
@@ -55,7 +55,7 @@ class Weights:
         self._check_generates()
 
     def rank_template(self) -> str | None:
-        """How the model wants a query and a document to be written, if it says so."""
+        """The model's template for a query and a document that are ranked; None if it has none."""
         text: bytes | None = library().llama_model_chat_template(self.pointer, b"rerank")
         return None if text is None else text.decode("utf-8", errors="replace")
 
@@ -65,7 +65,7 @@ class Weights:
         return buffer.value.decode("utf-8", errors="replace")
 
     def _check_generates(self) -> None:
-        """Encoders, diffusion models and models without a vocabulary load, and abort the process later."""
+        """Refuses encoders, diffusion models, models without a vocabulary: they load, but later abort the process."""
         lib = library()
         generates = (
             self.vocab is not None
@@ -81,12 +81,12 @@ class Weights:
 
 
 LoadProgress: TypeAlias = Callable[[int, int], None]
-"""Told the bytes loaded so far and those in all; from the thread that loads."""
+"""Called by the loading thread with the number of bytes loaded so far, and the total number."""
 _Key: TypeAlias = tuple[str, int, int, int, int, LoadOptions]
 
 
 class _WeightsCache:
-    """Weights by file identity, held weakly, each loaded by one thread at a time."""
+    """Loaded weights by file identity and options, held weakly. Only one thread at a time loads the same weights."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,13 +100,13 @@ class _WeightsCache:
             gate = self._gates.get(key)
             if gate is None:
                 gate = self._gates[key] = threading.Lock()
-        # The wait ends with the other thread's load, whose length only the disk knows.
+        # The wait ends when the other thread has loaded the weights, which takes as long as the disk needs.
         with gate:
             weights = self._loaded.get(key)
             if weights is not None:
                 logger.info("reusing the loaded weights of %s", real_path)
                 return weights
-            # Not by its real path: the other parts of a split model are found by the names of the links.
+            # Not the real path: libllama finds the other parts of a split model by the names of the links.
             weights = Weights(path, options, progress)
             if _identity(real_path, options) != key:
                 raise ModelFileInvalid(f"{path} was changed while it was being loaded.", path=str(path))
@@ -118,16 +118,16 @@ _cache = _WeightsCache()
 
 
 def load_weights(path: Path, options: LoadOptions, progress: LoadProgress | None = None) -> Weights:
-    """The weights of a GGUF file, shared within this process by all uses of the same file and options.
+    """Returns the weights of a GGUF file, which all users of the same file and options share within this process.
 
-    The same file is the one with the same real path, inode, size and modification time: a file that was replaced
-    is loaded afresh while earlier users keep what they have.
+    Files are the same if their real path, inode, size and modification time are equal: a file that was replaced is
+    loaded again, while earlier users keep the old weights.
 
     Raises:
         ModelFileNotFound: there is no such file.
-        ModelFileInvalid: it is not a GGUF, is cut short, contradicts itself, or cannot be read.
-        ModelUnsupported: its architecture or tokenizer is unknown here, or llama-cpp-python is not installed.
-        ResourceExhausted: it does not fit in memory.
+        ModelFileInvalid: the file is not a GGUF, is truncated, contradicts itself, or cannot be read.
+        ModelUnsupported: the architecture or tokenizer is unknown here, or llama-cpp-python is not installed.
+        ResourceExhausted: the weights do not fit in memory.
     """
     _check_file(path)
     return _cache.get(path, options, progress)

@@ -1,4 +1,4 @@
-"""GGUF models on Stoker's own kernels for CPUs. The only room with `stoker._native`."""
+"""The native backend: GGUF models on Stoker's own CPU kernels. No other folder imports `stoker._native`."""
 
 from stoker.backends.native.adapters import adapter_bytes
 from stoker.backends.native.backend import NativeBackend

@@ -1,8 +1,8 @@
-"""LoRA adapters for the C++ decoder: from a checked file to packed memory, and from adapter sets to what C++ reads.
+"""LoRA adapters for the C++ decoder: packs a checked file into memory, and translates the adapter sets of a batch.
 
 ```
-packed memory of an adapter, for each matrix that it changes; ranks are filled up with zeros to a multiple of 8
-    A  [rank][inputs]               of the embedding [token][rank]
+packed memory of an adapter, for each matrix that it changes; ranks are padded with zeros to a multiple of 8
+    A  [rank][inputs]               for the embedding: [token][rank]
     B  [tile of 16 outputs][rank][16]
 ```
 """
@@ -30,13 +30,14 @@ from stoker.core.batch import Chunk
 from stoker.errors import AdapterInvalid, ModelError, ResourceExhausted
 
 OpenFile: TypeAlias = Callable[[Path], AbstractContextManager[ModelFile]]
-"""Opens a GGUF file; raises ModelError."""
+"""Opens a GGUF file; raises ModelError if it cannot."""
 
 Uses: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""Chunk and number of an adapter, `(uses, 2)`, in the order of the chunks; and the scale of each, `(uses,)`."""
+"""Uses of adapters in a batch, in the order of the chunks: index of the chunk and number of the adapter, `(uses, 2)`;
+scales, `(uses,)`."""
 
 _Change: TypeAlias = tuple[int, int, bool, float, int, int]
-"""As `stoker._native.Decoder.load_adapter` takes it: place, rank, is_half, scale, offset of A, offset of B."""
+"""One changed matrix, for `stoker._native.Decoder.load_adapter`: place, rank, is_half, scale, offset of A and of B."""
 
 _Matrix: TypeAlias = NDArray[np.floating[Any]]
 
@@ -45,12 +46,12 @@ _EMBEDDED = "token_embd.weight"
 _RANK_BLOCK = 8
 _TILE = 16
 _STEP_ROWS, _STAGE_MATRICES = 512, 3
-"""Of which the products with A are kept at the same time, at most."""
+"""Limits of the buffer for products with A: rows of a step, and matrices at the same time."""
 
 
 def adapter_bytes(file: ModelFile) -> int:
-    """What an adapter takes, and the rows of a step that are computed with it. About: of a matrix that is several here,
-    each is filled up.
+    """Bytes of a packed adapter, and of the buffer for rows of a step. Approximate: parts of a fused tensor are padded
+    separately, which is not counted.
 
     Args:
         file: an adapter in GGUF.
@@ -60,11 +61,11 @@ def adapter_bytes(file: ModelFile) -> int:
 
 
 class NativeAdapters:
-    """The adapters of one decoder, by the keys of their content; the decoder's owner outlives this object.
+    """The loaded adapters of one decoder, by the keys that name their content. The decoder's owner owns this object.
 
     Args:
-        spec: of the model.
-        open_file: opens adapters.
+        spec: the description of the model.
+        open_file: opens the files of adapters.
     """
 
     def __init__(self, spec: DecoderSpec, open_file: OpenFile) -> None:
@@ -94,7 +95,7 @@ class NativeAdapters:
         decoder.unload_adapter(self._numbers.pop(key))
 
     def uses(self, chunks: Sequence[Chunk]) -> Uses | tuple[None, None]:
-        """What the chunks of a batch are computed with; nothing if it is the model alone for all of them."""
+        """The adapters and scales with which the chunks of a batch are computed; two None if no chunk has adapters."""
         found = [
             (index, self._numbers[key], scale) for index, chunk in enumerate(chunks) for key, scale in chunk.adapters
         ]
@@ -113,34 +114,34 @@ class _Place:
 
 
 def _places(spec: DecoderSpec) -> Mapping[str, list[_Place]]:
-    """By the tensor in the file, of which one may hold several matrices. A tied head has no adapters of its own."""
+    """The matrices in each tensor of the model's file, by its name. A tied output head has no adapters of its own."""
     layers = [linear for layer in spec.layers for linear in layer.places]
     found: dict[str, list[_Place]] = {}
     for number, linear in enumerate((spec.embedding, spec.head, *layers)):
         if linear is not None and (number != _HEAD or not spec.is_tied):
             found.setdefault(linear.weight, []).append(_Place(number, linear))
     placed = {place.linear for places in found.values() for place in places}
-    for linear in set(spec.linears) - placed:  # of a tensor that adapters would change in part
+    for linear in set(spec.linears) - placed:  # adapters would change only a part of its tensor
         found.pop(linear.weight, None)
     return found
 
 
 class _Packer:
-    """Arrays behind each other, each at a multiple of ALIGNMENT bytes."""
+    """Concatenates arrays; each begins at a multiple of ALIGNMENT bytes."""
 
     def __init__(self) -> None:
         self._parts: list[NDArray[np.uint8]] = []
         self._end = 0
 
     def put(self, values: _Matrix) -> int:
-        """The offset of a copy of these values."""
+        """Appends the values, and returns their offset."""
         offset = self._end
         self._parts.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
         self._end += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
         return offset
 
     def memory(self) -> mmap:
-        """All of it, in memory of its own."""
+        """A copy of all arrays in new memory."""
         memory, at = mmap(-1, self._end, flags=MAP_PRIVATE | MAP_ANONYMOUS), 0
         prefer_huge_pages(memory)
         for part in self._parts:
@@ -150,7 +151,7 @@ class _Packer:
 
 
 def _pack(file: ModelFile, places: Mapping[str, list[_Place]]) -> tuple[mmap, list[_Change]]:
-    """Of a file that `stoker.models.lora` found right for this model."""
+    """Packs a file that `stoker.models.lora` has checked for this model."""
     for name in _names(file):
         if name not in places:
             raise AdapterInvalid(
@@ -169,12 +170,12 @@ def _names(file: ModelFile) -> Iterator[str]:
 
 
 def _packed_bytes(file: ModelFile, name: str) -> int:
-    """Of a matrix that an adapter changes; 0 if something is wrong with it."""
+    """Packed bytes of A and B of a matrix that an adapter changes; 0 if these are invalid."""
     a, b = file.tensors[f"{name}.lora_a"], file.tensors.get(f"{name}.lora_b")
     if b is None or len(a.shape) != 2 or len(b.shape) != 2:
         return 0
     rank, outputs = b.shape
-    inputs = a.shape[0] * a.shape[1] // max(rank, 1)  # or tokens, of an embedding
+    inputs = a.shape[0] * a.shape[1] // max(rank, 1)  # for an embedding: tokens
     is_half = a.type.name == b.type.name == "F16" and name != _EMBEDDED
     rank += -rank % _RANK_BLOCK
     outputs += -outputs % _TILE
@@ -198,7 +199,7 @@ def _changes(file: ModelFile, name: str, places: Sequence[_Place], alpha: float,
 
 
 def _with_ranks(matrix: _Matrix, axis: int) -> _Matrix:
-    """A copy, filled up with ranks that are 0."""
+    """A copy whose rank is padded with zeros to a multiple of `_RANK_BLOCK`."""
     missing = -matrix.shape[axis] % _RANK_BLOCK
     return np.pad(matrix, [(0, missing if index == axis else 0) for index in range(2)])
 
@@ -210,7 +211,7 @@ def _tiles(b: _Matrix) -> _Matrix:
 
 
 def _rows(file: ModelFile, name: str) -> _Matrix:
-    """A tensor, half floats as they are and all else as float32."""
+    """The rows of a tensor: F16 as float16, other types as float32."""
     entry = file.tensors[name]
     data = bytes(file.tensor_data(name))  # no view may outlive the open file, not even in a traceback
     if not can_be_plain(entry):

@@ -1,4 +1,4 @@
-"""The native backend: GGUF models on this machine's CPU, with Stoker's own kernels. It decides nothing."""
+"""The native backend: it runs GGUF models on this machine's CPU with Stoker's own kernels. It schedules nothing."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError, ModelNotLoaded
 
 _TILE_ROWS = 16
-"""Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
+"""Rows of one activation tile of the kernels. A partly filled tile costs nearly as much as a full one."""
 
 
 class NativeBackend:
-    """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend`, `KVPort`,
-    `MaximaPort`, `RowsPort`, `AdapterPort`, `LendingPort`, with a draft head `DraftHeadPort`; a step may mix adapters.
+    """A loaded GGUF model on Stoker's own kernels, with one pool of KV pages. A step may mix adapters. Satisfies
+    `Backend`, `KVPort`, `MaximaPort`, `RowsPort`, `AdapterPort`, `LendingPort`, with a draft head `DraftHeadPort`.
 
-    Logits of a sequence do not depend on its batch-mates and their adapters, on how its prompt was cut into chunks, on
-    what was cached or on the number of threads: they are the same to the bit. For one type of keys and values they are
-    so for all kernels, on every CPU.
+    Logits of a sequence are the same to the bit whatever else is in the batch, with whatever adapters, however its
+    prompt was cut into chunks, whatever was cached, and for every number of threads. For one KV cache type they are
+    the same with all kernels, on every CPU.
 
     Args:
         files: all parts of the model, open; they may be closed afterwards.
-        options: sizes.
-        eog_token_ids: what the tokenizer says.
-        progress: told how far packing is, if the weights must be packed.
-        open_file: opens the files of adapters.
-        mark: told when a batch has been written to where C++ reads it.
-        draft_files: all parts of a model that drafts for this one from its hidden states, open; it takes the place of a
-            draft head in `files`.
+        options: sizes, threads and types.
+        eog_token_ids: end-of-generation tokens, as the tokenizer states them.
+        progress: called with the progress of packing, if the weights must be packed.
+        open_file: opens the files of adapters; None = adapters cannot be loaded.
+        mark: called when a stage of a pass ends, such as when a batch was written to where C++ reads it.
+        draft_files: all parts of a model that drafts for this one from its hidden states, open; it replaces a draft
+            head in `files`.
 
     Raises:
-        ModelUnsupported: an architecture, a tensor type or a number that is not known here.
+        ModelUnsupported: the architecture, a tensor type or a hyperparameter is not supported here.
         ModelFileInvalid: the file contradicts itself.
-        ConfigError: heads are too large for the type of keys and values that is wanted.
-        ResourceExhausted: weights or KV do not fit.
+        ConfigError: attention heads are too large for the KV cache type that is asked for.
+        ResourceExhausted: there is no memory for the weights or for the KV.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ class NativeBackend:
         decoders = open_decoders(spec, head, weights, self._info, self._pages, kv_type, threads)
         decoder = decoders[0]
         self._decoders = [part for part in decoders if part.page_bytes]
-        """Of which a page has its parts, one after the other: the model, and its draft head. None of a model without
-        attention."""
+        """The decoders that keep keys and values in pages: of the model, then of its draft head. A page of KV consists
+        of one part for each, in this order. Empty for a model without attention."""
         self._decoder: _native.Decoder | None = decoder
         self._page_bytes, self._num_touched = sum(part.page_bytes for part in self._decoders), 0
         self._state_bytes = decoder.state_bytes
         self._tails = StateTails(decoder) if self._state_bytes else None
         self._info = with_sizes(self._info, decoders, head)
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
-        """Its own KV, taken when it is first used."""
+        """Computes embeddings with the same weights. Its KV is separate, and allocated on its first use."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         self._input = BatchArrays(self._info, spec.row_width, has_axes=any(rope.axes for rope in spec.ropes))
         around = (self._info, self._input, self._pages, self._decoders)
@@ -117,7 +117,7 @@ class NativeBackend:
         self._maxima: Logits = np.empty((0, _native.num_maxima(spec.vocab_size)), dtype=np.float32)
         self._rows_of_logits: Logits = self._logits
         self._row_maxima: Logits = self._maxima
-        """Of the last batch, both."""
+        """`_rows_of_logits` and `_row_maxima` are views of the rows of the last batch."""
 
     @property
     def info(self) -> ModelInfo:
@@ -125,7 +125,7 @@ class NativeBackend:
 
     @property
     def kernels(self) -> str:
-        """For which instructions of this CPU the kernels are."""
+        """The name of the instruction set (AVX-512, NEON, …) whose kernels run on this CPU."""
         return self._open_decoder().kernels
 
     @property
@@ -139,7 +139,7 @@ class NativeBackend:
         return self._pages.num_used
 
     def forward(self, batch: Batch) -> Logits:
-        """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
+        """See `Backend.forward`. After a `BackendError` every slot has the length that the batch's operations gave it.
 
         Raises:
             ModelNotLoaded: the backend was closed.
@@ -155,7 +155,7 @@ class NativeBackend:
     def export_kv(
         self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
     ) -> KVBytes:
-        """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other; and a state."""
+        """See `KVPort.export_kv`. The bytes are the whole pages that contain the positions, and then the state."""
         decoder = self._open_decoder()
         assert 0 <= start < end <= self._pages.length(slot), "export beyond the end"
         if self._tails is not None and has_state:
@@ -183,9 +183,9 @@ class NativeBackend:
             self._head.cut(slot, end)
 
     def expect_kv(self, num_bytes: int) -> None:
-        """See `KVPort.expect_kv`: touches the pages that are handed out first.
+        """See `KVPort.expect_kv`. It touches the memory of the pages that slots will get first.
 
-        The kernel clears memory on its first use, which takes longer than filling it.
+        The operating system clears memory on its first use, which takes longer than the copy of an import.
         """
         most = self._info.least_kv_tokens // PAGE_TOKENS if self._info.most_kv_tokens else self._pages.num_pages
         first, last = self._num_touched, min(num_bytes // max(1, self._page_bytes), most)
@@ -200,7 +200,7 @@ class NativeBackend:
         self._pages.give_back(self._decoders)
 
     def check_integrity(self) -> None:
-        """Asserts that the pages of all slots add up. Cheap enough for every step under test."""
+        """Asserts that the page tables of all slots are consistent. Cheap enough for every step under test."""
         self._pages.check_integrity()
 
     def load_adapter(self, key: str, path: Path) -> None:
@@ -244,7 +244,7 @@ class NativeBackend:
             raise BackendError(f"the pass of the draft head failed: {error}") from error
 
     def close(self) -> None:
-        """Joins the threads and frees the KV; the weights go with their last user. Calling it twice is allowed."""
+        """Joins the threads and frees the KV. Weights are freed with their last user. Calling it twice is allowed."""
         self.embedder.close()
         if self._head is not None:
             self._head.close()
@@ -348,7 +348,7 @@ class NativeBackend:
         return logits
 
     def _settle(self, decoder: _native.Decoder, tails: StateTails, slots: Iterable[int]) -> None:
-        """Computes what states lack by itself."""
+        """Computes the entries that recurrent states lack, in passes of their own."""
         for chunk in tails.missing(slots):
             tails.keep((), are_drafts=False)
             self._pass(decoder, (chunk,))
@@ -356,7 +356,7 @@ class NativeBackend:
 
     def _rows(self, num_rows: int) -> Logits:
         if num_rows == len(self._rows_of_logits):
-            return self._rows_of_logits  # a new view takes longer than it seems, so shortly after a forward pass
+            return self._rows_of_logits  # to make a view is slow right after a forward pass
         if num_rows > len(self._logits):
             logits = np.empty((num_rows, self._logits.shape[1]), dtype=np.float32)
             maxima = np.empty((num_rows, self._maxima.shape[1]), dtype=np.float32)
@@ -372,7 +372,7 @@ def _head_parts(
     weights: Weights,
     load: Callable[[ModelParts, Layout], Weights],
 ) -> HeadParts | None:
-    """What drafts for the model: a file of its own, or the head in the model's file."""
+    """The parts of the draft head: from a file of its own, or from the model's file. None = there is no draft head."""
     if drafter is not None:
         own = load(drafter.parts, drafter.layout)
         return HeadParts(drafter.spec, own, weights, drafter.token_ids, f"the drafter {drafter.digest}")

@@ -1,4 +1,4 @@
-"""A batch as arrays that C++ reads: tokens, chunks, and rows of images where there are some. It computes nothing."""
+"""Writes a batch to arrays that C++ reads: tokens, chunks, and rows of images, if any. It computes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoker.core.model_info import ModelInfo
 
 
 class ImageInputs(TypedDict, total=False):
-    """Arguments of `Decoder.forward` for batches with images."""
+    """Additional arguments of `Decoder.forward` for batches with images."""
 
     inputs: NDArray[np.float32]
     sees_to: NDArray[np.int32]
@@ -28,12 +28,12 @@ _NOTHING = ImageInputs()
 
 
 class BatchArrays:
-    """Written anew for each batch.
+    """The arrays of one model, which each batch overwrites.
 
     Args:
-        info: of the model.
-        width: numbers of a row that stands in place of an embedding.
-        has_axes: rows of images are rotated by their places in the image.
+        info: sizes of the model.
+        width: elements of a row that replaces an embedding.
+        has_axes: whether rows of images are rotated by their places in the image.
     """
 
     def __init__(self, info: ModelInfo, width: int, *, has_axes: bool) -> None:
@@ -41,14 +41,14 @@ class BatchArrays:
         self._chunks: NDArray[np.int32] = np.zeros((info.num_slots, 4), dtype=np.int32)
         self._sizes = self._tokens.size, len(self._chunks)
         self._views = self._tokens, self._chunks
-        """What of them the last batch took."""
+        """The parts of `_tokens` and `_chunks` that the last batch used."""
         self._has_axes = has_axes
         self.rows = HeldRows(width)
-        """Rows that batches name."""
+        """Rows of images that chunks may name."""
 
     def fill(self, chunks: tuple[Chunk, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32], int, bool, ImageInputs]:
-        """Token ids `(num_tokens,)`; for each chunk slot, start, length and number of rows of logits; how many these
-        are together; whether any chunk names adapters; and further arguments of `Decoder.forward`.
+        """Returns token ids `(num_tokens,)`; for each chunk its slot, start, length and number of rows with logits; the
+        total of these rows; whether any chunk names adapters; and additional arguments of `Decoder.forward`.
         """
         num_tokens, num_rows, is_adapted, num_inputs, is_shifted = _native.write_batch(
             chunks, self._tokens, self._chunks
@@ -76,7 +76,7 @@ class BatchArrays:
 
 
 def _placed(chunks: tuple[Chunk, ...]) -> Iterator[tuple[int, Chunk, RowPiece]]:
-    """Every piece with its chunk and the place of its first row in the batch."""
+    """Every piece of rows, with the index of its first row in the batch, and its chunk."""
     before = 0
     for chunk in chunks:
         for piece in chunk.rows:
@@ -85,7 +85,7 @@ def _placed(chunks: tuple[Chunk, ...]) -> Iterator[tuple[int, Chunk, RowPiece]]:
 
 
 def _seen(chunks: tuple[Chunk, ...], num_tokens: int) -> NDArray[np.int32]:
-    """For each entry the end of the positions that it sees if they reach behind its own, else 0."""
+    """For each entry the end of the positions that it attends to, if it attends to later ones; else 0 (causal)."""
     seen = np.zeros(num_tokens, dtype=np.int32)
     for row, chunk, piece in _placed(chunks):
         if piece.span.is_whole:

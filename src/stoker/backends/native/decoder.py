@@ -1,4 +1,4 @@
-"""From a spec and a layout to what the C++ decoder is told: plain numbers, tuples and tables, no names of tensors.
+"""Describes a model to the C++ decoder, from its spec and layout: plain numbers, tuples and tables, no tensor names.
 
 ```
 matrix   (type, rows, columns, offset, offset of the bias or -1, that of the scale or -1), or None where there is none
@@ -32,8 +32,8 @@ def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str,
 
     Args:
         spec: the model.
-        layout: where its weights lie.
-        num_positions: longest sequence, for the tables of rotations.
+        layout: where its weights are in packed memory.
+        num_positions: length of the longest sequence, which bounds the tables of rotations.
     """
     return {
         "vocab_size": spec.vocab_size,

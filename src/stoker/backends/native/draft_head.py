@@ -1,19 +1,19 @@
-"""A draft head at work: what it has seen of each slot, and guesses from the hidden states of the layers before it.
+"""Speculative decoding with a draft head that has keys and values of its own (MTP, EAGLE).
+
+The head drafts from the hidden states of the target model. It must compute every entry of a slot before it drafts:
 
 ```
 positions       … | 40 | 41 | 42 | 43 | 44 | 45        45: the entry that the model computes next
-seen by it      … | 40 |
-to be seen             | 41 | 42 | 43 | 44 |           each with the hidden state of the position before it
+computed        … | 40 |
+waiting                | 41 | 42 | 43 | 44 |           each with the hidden state of the position before it
 hidden states     | 40 | 41 | 42 | 43 | 44 |
-1st pass               | 41 | 42 | 43 | 44 | 45  -> a  and a hidden state of its own
+1st pass               | 41 | 42 | 43 | 44 | 45  -> a  and a hidden state of the head
 2nd pass                                         a  -> b
 ```
 
-Keys and values of the head lie in memory of its own, in pages with the numbers of the model's pages. So slots that
-share a prefix share it here, too. Guesses beyond the end of a slot are forgotten.
-
-A head that is not asked rests (`HeadRest`): what the model computes meanwhile is a gap in its slots, and nothing is
-guessed after a gap. This module decides nothing else.
+Its keys and values are in separate memory, in pages with the numbers of the model's pages, so slots that share a prefix
+share it here, too. KV of drafted entries is discarded. A head that seldom drafts rests (`HeadRest`): entries that the
+model computes meanwhile are a gap in their slots; the head drafts nothing after a gap.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from stoker.core.batch import Chunk, Entry
 from stoker.core.model_info import ModelInfo
 
 _MOST = 64
-"""Entries of a slot that wait to be seen, and of a draft: a chunk of more is no draft, so nothing of it is cut off."""
+"""Maximum number of waiting entries of a slot, and of entries of a draft. A larger chunk is no draft and is not cut."""
 
 _Rows = NDArray[np.float32]
 _Part = tuple[Chunk, list[_Rows]]
 
 
 class HeadInput(TypedDict, total=False):
-    """Arguments of `Decoder.forward` of the model: where it writes what a head reads."""
+    """Arguments of `Decoder.forward` of the target model: arrays to which it writes hidden states for the head."""
 
     hidden: _Rows
     extracted: _Rows
@@ -52,27 +52,27 @@ class HeadInput(TypedDict, total=False):
 @dataclass(slots=True)
 class _Tail:
     first: int = 0
-    """Position of the first entry that is to be seen."""
+    """Position of the first waiting entry."""
     entries: list[Entry] = field(default_factory=list[Entry])
     states: list[_Rows] = field(default_factory=list[_Rows])
-    """Hidden states of the positions before each of them, and of the last."""
+    """Hidden states of the position before each waiting entry, and of the last entry."""
     shift: int = 0
-    """Of rotary positions."""
+    """`Chunk.shift` of the waiting entries: rotary position less index."""
     gap: int | None = None
-    """First position that the head will never see; None = it sees all."""
+    """First position that the head will never compute; None = there is no gap."""
 
 
 class DraftHead:
-    """The head of one model, beside its decoder. One thread uses both.
+    """The draft head of one model. The thread that runs the model's forward passes is the only one that uses it.
 
     Args:
-        decoder: of the head. `close` closes it.
-        spec: of the head.
-        token_ids: for each row of its logits the token of the model; None = they are the same.
-        info: of the model.
-        arrays: that batches are written to.
-        ledger: of the model.
-        copy_page: copies a page to another one, in the memory of both.
+        decoder: the decoder of the head. `close` closes it.
+        spec: the description of the head.
+        token_ids: the target model's token for each entry of the head's vocabulary; None = the vocabularies are equal.
+        info: sizes of the target model.
+        arrays: the arrays to which batches are written.
+        ledger: page tables of the target model.
+        copy_page: copies a page to another page, in the memory of the model and of the head.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class DraftHead:
         self._logits: _Rows = np.empty((info.num_slots, spec.head.num_rows), dtype=np.float32)
         shape = (0 if token_ids is None else info.num_slots, info.vocab_size)
         self._spread: _Rows = np.full(shape, -np.inf, dtype=np.float32)
-        """Logits of all tokens of the model, where the head has others."""
+        """Logits of all tokens of the target model, if the head's vocabulary differs from the model's."""
         self._states: _Rows = np.empty((info.max_batch_tokens, spec.join.hidden_size), dtype=np.float32)
-        """What the head gives."""
+        """Hidden states that the head returns."""
         self._given: _Rows = np.empty((info.max_batch_tokens, spec.join.state_size), dtype=np.float32)
-        """What the model gives."""
+        """Hidden states that the target model returns."""
         self._embedding_size = spec.embedding.num_columns
         self._unknown: _Rows = np.zeros(spec.join.state_size, dtype=np.float32)
         self._tails = [_Tail(states=[self._unknown]) for _ in range(info.num_slots)]
         self._rest = HeadRest()
 
     def wanted_states(self, chunks: Sequence[Chunk], num_entries: int) -> HeadInput:
-        """Where the model is to write what the head reads when it computes these; nothing: they are a gap."""
+        """Where the model must write hidden states when it computes these chunks; empty = the chunks become a gap."""
         decodes = [len(chunk.entries) for chunk in chunks if len(chunk.entries) <= _MOST]
         if self._rest.sees(num_entries - sum(decodes), sum(decodes), len(decodes)):
             given = self._given[:num_entries]
@@ -119,15 +119,15 @@ class DraftHead:
         return HeadInput()
 
     def can_draft(self, slot: int) -> bool:
-        """Whether the head has seen all of a slot, or will when it drafts."""
+        """Whether the slot has no gap: the head has computed all of its entries, or will when it drafts."""
         return self._tails[slot].gap is None
 
     def num_waiting(self, slot: int) -> int:
-        """Entries that are seen with the next guess."""
+        """Number of waiting entries of a slot, which the head computes with its next draft."""
         return len(self._tails[slot].entries)
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
-        """The model has computed these, and has written what was wanted."""
+        """Takes the hidden states of these chunks, which the model computed and wrote to `wanted_states`."""
         row, full = 0, list[int]()
         for chunk in chunks:
             behind = row + len(chunk.entries)
@@ -137,20 +137,20 @@ class DraftHead:
         self._see({slot: len(self._tails[slot].entries) for slot in full})
 
     def settle(self, slot: int, end: int) -> None:
-        """Positions before `end` are to be copied: what of them waits is seen now."""
+        """Computes the waiting entries before position `end`, so that the KV of earlier positions can be copied."""
         tail = self._tails[slot]
         if tail.entries and end > tail.first:
             self._see({slot: min(end - tail.first, len(tail.entries))})
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """A prefix of one slot has appeared in another one."""
+        """Follows the model's copy of a prefix of `length` positions from slot `source` to slot `target`."""
         self.settle(source, length)
         self.cut(target, length)
         gap = self._tails[source].gap
         self._tails[target].gap = gap if gap is not None and gap < length else None
 
     def cut(self, slot: int, length: int) -> None:
-        """The slot has become shorter, or a prefix of so many positions has appeared in it."""
+        """Follows the model when a slot is cut to `length` positions, or gets a prefix of that length."""
         tail = self._tails[slot]
         if tail.gap is not None and tail.gap < length:
             return
@@ -161,14 +161,14 @@ class DraftHead:
             self._tails[slot] = _Tail(length, states=[self._unknown])
 
     def draft(self, wanted: Sequence[tuple[int, Entry, int]], guess: Guess) -> list[list[Entry]]:
-        """Guesses how slots go on.
+        """Drafts the next entries of slots.
 
         Args:
-            wanted: slot, the entry at its end, which the model has not computed, and how many entries more.
-            guess: chooses from logits.
+            wanted: the slot, the entry at its end, which the model has not computed, and how many entries to draft.
+            guess: chooses a token from each row of logits.
 
         Returns:
-            As many for each, or none where no page is free, and where there is a gap.
+            The drafted entries of each slot, as many as are wanted; none if no page is free or the slot has a gap.
         """
         self._rest.note_drafts(len(wanted))
         slots = [slot for slot, _, count in wanted if self.can_draft(slot) and self._prepare(slot, count)]
@@ -192,11 +192,11 @@ class DraftHead:
         return [drafts[slot] for slot, _, _ in wanted]
 
     def close(self) -> None:
-        """Joins its threads and frees its keys and values."""
+        """Joins the threads of the head's decoder and frees its keys and values."""
         self._decoder.close()
 
     def _note(self, chunk: Chunk, states: _Rows) -> bool:
-        """Entries of a slot wait, from the first on that has not been seen. Returns whether they are too many."""
+        """Adds the entries of a chunk to the waiting ones. Returns whether they must be computed at once."""
         tail = self._tails[chunk.slot]
         if tail.gap is not None:
             return False
@@ -204,7 +204,7 @@ class DraftHead:
         if chunk.rows or chunk.shift != tail.shift or (is_draft and len(tail.entries) + len(chunk.entries) > _MOST):
             self.settle(chunk.slot, chunk.start)
         tail.shift = chunk.shift
-        skipped = max(0, tail.first - chunk.start)  # of a recurrent layer's state, computed once more
+        skipped = max(0, tail.first - chunk.start)  # the model computed these again for a recurrent state
         kept = max(0, chunk.start - tail.first)
         if chunk.rows:
             self._see_rows(tail, chunk, states)
@@ -214,7 +214,7 @@ class DraftHead:
         return not is_draft
 
     def _see_rows(self, tail: _Tail, chunk: Chunk, states: _Rows) -> None:
-        """Entries that are rows of images are seen in one piece."""
+        """Computes a chunk that contains rows of images at once, in one pass."""
         before = [tail.states[0] if tail.first == chunk.start else self._unknown, *states[:-1]]
         self._pass([(chunk._replace(num_logits=0, adapters=()), before)])
         tail.first, tail.entries, tail.states = chunk.start + len(chunk.entries), [], [states[-1]]
@@ -231,7 +231,7 @@ class DraftHead:
         return True
 
     def _first_parts(self, ends: list[tuple[int, Entry]]) -> list[_Part]:
-        """All that waits of these slots, and the entry at the end of each."""
+        """The chunks of the first pass of a draft: all waiting entries of each slot, and the entry at its end."""
         if len(ends) + sum(len(self._tails[slot].entries) for slot, _ in ends) > self._most_rows:
             self._see({slot: len(self._tails[slot].entries) for slot, _ in ends})
         parts = list[_Part]()
@@ -243,7 +243,7 @@ class DraftHead:
         return parts
 
     def _see(self, counts: dict[int, int]) -> None:
-        """The head sees the first entries that wait of these slots, in as many passes as they need."""
+        """Computes the given number of waiting entries of each slot, in as many passes as they need."""
         parts, room = list[_Part](), self._most_rows
         for slot, count in counts.items():
             tail, done = self._tails[slot], 0
@@ -265,24 +265,24 @@ class DraftHead:
     def _guess(
         self, parts: list[_Part], places: list[tuple[int, int]], guess: Guess, *, is_first: bool
     ) -> list[tuple[Entry, _Rows]]:
-        """What is likely to follow each part, and the hidden state that this is guessed from."""
+        """The drafted entry after each part, and the head's hidden state from which it is drafted."""
         self._pass(parts, are_own=not is_first)
         token_ids = guess(self._logits_of_tokens(len(parts)), places)
         ends = np.cumsum([len(chunk.entries) for chunk, _ in parts]) - 1
         return list(zip(token_ids, self._states[ends].copy(), strict=True))
 
     def _logits_of_tokens(self, num_rows: int) -> _Rows:
-        """The logits of the last pass, with a column for each token of the model."""
+        """The logits of the last pass, with a column for each token of the target model."""
         if self._token_ids is None:
             return self._logits[:num_rows]
         self._spread[:num_rows, self._token_ids] = self._logits[:num_rows, : len(self._token_ids)]
         return self._spread[:num_rows]
 
     def _pass(self, parts: list[_Part], *, are_own: bool = False) -> None:
-        """Computes parts with states that the model has given, or with those of the head."""
+        """Computes parts with hidden states of the model or, with `are_own`, of the head."""
         tokens, rows, num_rows, _, more = self._arrays.fill(tuple(chunk for chunk, _ in parts))
         states = np.stack([state for _, given in parts for state in given])
-        if "inputs" in more:  # further parts of a row are for layers of the model
+        if "inputs" in more:  # the rest of a row is for layers of the model
             more["inputs"] = np.ascontiguousarray(more["inputs"][:, : self._embedding_size])
         self._decoder.forward(
             tokens,

@@ -1,4 +1,4 @@
-"""A file that drafts for another model, whose hidden states it reads: what it describes, and where its weights lie."""
+"""Describes drafters: draft heads in a file of their own, which read the hidden states of another, the target model."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from stoker.errors import ModelFileInvalid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drafter:
-    """A draft head in a file of its own."""
+    """The description of a draft head in a file of its own."""
 
     spec: DecoderSpec
     layout: Layout
     parts: ModelParts
     token_ids: NDArray[np.int64] | None
-    """For each row of its head the token of the model, `(rows,)`; None = they are the same."""
+    """The target model's token for each entry of the head's vocabulary, `(rows,)`; None = vocabularies are equal."""
 
     @property
     def digest(self) -> str:
-        """Names the file, by what is in it."""
+        """A digest that names the content of the file."""
         digest = hashlib.sha256()
         for file in self.parts.files:
             for part in samples_of(file):
@@ -42,22 +42,22 @@ class Drafter:
 
 
 def reads_another_model(file: ModelFile) -> bool:
-    """Whether a file drafts from the hidden states of the model that it drafts for."""
+    """Whether a file is a drafter that reads the hidden states of its target model."""
     return file.architecture in DRAFTERS
 
 
 def plan_drafter(files: Sequence[ModelFile], target: DecoderSpec, lender: Layout, context_size: int) -> Drafter:
-    """What a file of `DRAFTERS` describes, and where all of it will lie.
+    """Describes a drafter whose architecture is one of `DRAFTERS`, and plans its layout.
 
     Args:
-        files: all parts of it, open.
-        target: the model that is drafted for.
-        lender: where the weights of that model lie.
-        context_size: longest sequence, in tokens.
+        files: all parts of the drafter, open.
+        target: the description of the target model.
+        lender: the layout of the target model's weights.
+        context_size: length of the longest sequence, in tokens.
 
     Raises:
-        ModelUnsupported: this backend does not run it.
-        ModelFileInvalid: the file contradicts itself, or does not fit the model.
+        ModelUnsupported: this backend does not support the drafter.
+        ModelFileInvalid: the file contradicts itself, or does not fit the target model.
     """
     parts = ModelParts(files)
     spec = describe_drafter(parts, target, context_size)
@@ -67,17 +67,17 @@ def plan_drafter(files: Sequence[ModelFile], target: DecoderSpec, lender: Layout
 def drafter_bytes(
     files: Sequence[ModelFile], target_files: Sequence[ModelFile], kv_type: KVType | None
 ) -> tuple[int, int]:
-    """What the packed weights of a file of `DRAFTERS` take, and its keys and values of each token.
+    """Bytes of a drafter's packed weights, and bytes of its KV for each token.
 
     Args:
-        files: all parts of it, open.
-        target_files: those of the model that is drafted for.
+        files: all parts of the drafter, open.
+        target_files: all parts of the target model, open.
         kv_type: as in `NativeOptions`.
 
     Raises:
-        ModelUnsupported: this backend does not run one of them.
-        ModelFileInvalid: a file contradicts itself, or they do not fit.
-        ConfigError: keys and values cannot be kept so.
+        ModelUnsupported: this backend does not support the drafter or the target model.
+        ModelFileInvalid: a file contradicts itself, or the drafter does not fit the target model.
+        ConfigError: the model cannot have this KV cache type.
     """
     spec, layout, _ = plan_model(target_files, context_size=1)
     drafter = plan_drafter(files, spec, layout, 1)

@@ -1,4 +1,4 @@
-"""Embeddings on Stoker's own kernels: a decoder of their own over the same weights. It touches no chat's KV."""
+"""Embeddings on Stoker's own kernels: a separate decoder, with separate KV, over the weights of the model."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
 
 _NUM_SLOTS = 64
 _NUM_STATES = 8
-"""Each sequence of a recurrent model has a state, which may be large."""
+"""Slots of a recurrent model: fewer, because each has a state, which may be large."""
 _BATCH_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What a model wants around texts."""
+    """Tokens that a model expects around texts that are embedded or ranked."""
 
     suffix: tuple[int, ...] = ()
-    """Token ids behind every sequence."""
+    """Token ids at the end of every sequence."""
     separator: tuple[int, ...] = ()
-    """Between the two texts of a pair."""
+    """Token ids between the two texts of a pair."""
     rank_template: str | None = None
-    """See `EmbeddingInfo`."""
+    """See `EmbeddingInfo.rank_template`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedderOptions:
-    """How sequences are embedded."""
+    """Options of one embedder."""
 
     pooling: Pooling
     frame: Frame
     max_tokens: int
-    """Longest sequence."""
+    """Length of the longest sequence, in tokens."""
     kv_type: str
     threads: Threads
 
 
 class NativeEmbedder:
-    """Satisfies `stoker.backends.base.Embedder`. Memory for its KV is taken at the first pass."""
+    """Computes embeddings with the weights of one model; satisfies `Embedder`. The first pass allocates its KV."""
 
     def __init__(self, spec: DecoderSpec, weights: Weights, options: EmbedderOptions) -> None:
         self._parts: tuple[DecoderSpec, Weights] | None = (spec, weights)
@@ -73,7 +73,7 @@ class NativeEmbedder:
         """See `Embedder.embed`.
 
         Raises:
-            ModelNotLoaded: it was closed.
+            ModelNotLoaded: the embedder was closed.
         """
         if self._parts is None:
             raise ModelNotLoaded("The model was closed.")
@@ -82,14 +82,14 @@ class NativeEmbedder:
         return self._passes.embed(pieces)
 
     def close(self) -> None:
-        """Frees the KV; the weights go with their last user. Calling it twice is allowed."""
+        """Frees the KV. Weights are freed with their last user. Calling it twice is allowed."""
         if self._passes is not None:
             self._passes.close()
         self._passes = self._parts = None
 
 
 class _Passes:
-    """Owns the decoder of an embedder, and the ledger of its pages."""
+    """The decoder of an embedder and the page tables of its KV, from the first pass until `close`."""
 
     def __init__(self, spec: DecoderSpec, weights: Weights, info: EmbeddingInfo, options: EmbedderOptions) -> None:
         num_cells = info.max_batch_tokens + (info.max_tokens if info.can_split else 0)
@@ -145,12 +145,12 @@ class _Passes:
 
 
 class DenseLayers:
-    """Applies them to pooled rows; a row's result does not depend on the others.
+    """The dense layers after pooling. The result of a row does not depend on other rows.
 
     Args:
-        pooled: what they are.
-        weights: in which they lie.
-        eps: of norms.
+        pooled: the description of the layers.
+        weights: packed weights that contain the matrices.
+        eps: epsilon of the norms.
     """
 
     def __init__(self, pooled: Pooled, weights: Weights, eps: float) -> None:
@@ -158,21 +158,21 @@ class DenseLayers:
         self._is_classifier = pooled.is_classifier
 
     def apply(self, rows: Embeddings) -> Embeddings:
-        """From `(n, hidden_size)` to `(n, size)`. Of a classifier: how much more likely its first label is than the
-        others together, as a logarithm; of one with a single label its output.
+        """Maps pooled rows `(n, hidden_size)` to embeddings `(n, size)`. For a classifier `size` is 1: the log odds of
+        its first label against all other labels together, or the raw output of a single label.
         """
         for dense in self._dense:
             rows = dense.apply(rows)
         if not self._is_classifier or rows.shape[1] == 1:
             return rows
         scores = rows.astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):  # weights may be no numbers: then the score is none
+        with np.errstate(invalid="ignore", over="ignore"):  # weights may be NaN; then the score is NaN
             others = np.logaddexp.reduce(scores[:, 1:], axis=1)
             return (scores[:, 0] - others).astype(np.float32)[:, None]
 
 
 class _Loaded:
-    """One of them, with the memory that its weights lie in."""
+    """One dense layer with a view of its packed weights."""
 
     def __init__(self, dense: Dense, weights: Weights, eps: float) -> None:
         self._dense, self._weights, self._eps = dense, weights, eps

@@ -1,4 +1,4 @@
-"""Encoders on Stoker's own kernels, such as BERT: they embed or rank, and write nothing."""
+"""Encoders on Stoker's own kernels, such as BERT: they embed or rank texts, and do not generate."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from stoker.errors import BackendError
 
 
 class NativeEncoder:
-    """A GGUF model whose positions see ahead. Satisfies `Backend` and `Embedder`.
+    """A loaded GGUF model with bidirectional attention. Satisfies `Backend` and `Embedder`.
 
-    An embedding does not depend on what else is embedded beside it, nor on the number of threads: it is the same to the
-    bit, for one type of keys and values with all kernels, on every CPU.
+    An embedding is the same to the bit whatever else is embedded in the same pass, and for every number of threads. For
+    one KV cache type it is the same with all kernels, on every CPU.
 
     Args:
         files: all parts of the model, open; they may be closed afterwards.
-        options: sizes; `context_size` is the longest sequence.
-        eog_token_ids: what the tokenizer says.
-        progress: told how far packing is, if the weights must be packed.
+        options: sizes, threads and types; `context_size` is the length of the longest sequence, in tokens.
+        eog_token_ids: end-of-generation tokens, as the tokenizer states them.
+        progress: called with the progress of packing, if the weights must be packed.
 
     Raises:
-        ModelUnsupported: an architecture, a tensor type or a number that is not known here.
+        ModelUnsupported: the architecture, a tensor type or a hyperparameter is not supported here.
         ModelFileInvalid: the file contradicts itself.
-        ConfigError: heads are too large for the type of keys and values that is wanted.
-        ResourceExhausted: the weights do not fit.
+        ConfigError: attention heads are too large for the KV cache type that is asked for.
+        ResourceExhausted: there is no memory for the weights.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class NativeEncoder:
         self._weights = weights
         self._embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         self.kernels = _native.best_kernels()
-        """For which instructions of this CPU the kernels are."""
+        """The name of the instruction set whose kernels run on this CPU."""
         self.info = ModelInfo(
             name=parts.first.path.stem,
             architecture=spec.architecture,
@@ -89,7 +89,7 @@ class NativeEncoder:
         return self._embedder.embed(pieces)
 
     def forward(self, batch: Batch) -> Logits:
-        """Never has logits, as `info.can_generate` says.
+        """An encoder has no logits (`info.can_generate` is false).
 
         Raises:
             BackendError: always.

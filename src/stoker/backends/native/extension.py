@@ -1,4 +1,4 @@
-"""What the extension computes for other rooms: it is imported in this room alone."""
+"""Parts of the extension `stoker._native` that other folders use; only this folder imports the extension itself."""
 
 from __future__ import annotations
 

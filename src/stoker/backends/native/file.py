@@ -1,4 +1,4 @@
-"""What this backend needs to know of an open GGUF file, so that code that parses files need not know this backend."""
+"""The interface to an open GGUF file that this backend needs. The GGUF parser satisfies it without importing it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from stoker.errors import ModelFileInvalid
 
 FLOAT_TYPES: Mapping[str, str] = MappingProxyType({"F32": "<f4", "F16": "<f2", "BF16": "<u2"})
-"""Types that vectors have, with those of numpy as which their bytes are read."""
+"""Tensor types of floats, with the numpy type as which their bytes are read."""
 
 
 class TensorKind(Protocol):
-    """How the elements of a tensor are packed, by GGML's number and name."""
+    """The type of a tensor's elements, with GGML's number and name."""
 
     @property
     def number(self) -> int: ...
@@ -30,7 +30,7 @@ class TensorKind(Protocol):
 
 
 class TensorEntry(Protocol):
-    """Where one tensor lies. `shape` is in the file's order: the first dimension is the contiguous one."""
+    """One tensor of a file. `shape` is in the file's order: the first dimension is the contiguous one."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class TensorEntry(Protocol):
 
 
 class ModelFile(Protocol):
-    """An open GGUF file whose header is checked. All getters raise ModelFileInvalid for a value of another type."""
+    """An open GGUF file with a valid header. All getters raise ModelFileInvalid for a value of another type."""
 
     @property
     def path(self) -> Path: ...
@@ -55,7 +55,7 @@ class ModelFile(Protocol):
     def tensors(self) -> Mapping[str, TensorEntry]: ...
 
     def own_key(self, suffix: str) -> str:
-        """`context_length` -> `llama.context_length`."""
+        """The key with the architecture in front: `context_length` -> `llama.context_length`."""
         ...
 
     def get_str(self, key: str) -> str | None: ...
@@ -68,11 +68,11 @@ class ModelFile(Protocol):
     def is_array(self, key: str) -> bool: ...
     def require_int(self, key: str) -> int: ...
     def tensor_data(self, name: str) -> memoryview:
-        """The packed bytes of a tensor, no copy."""
+        """The bytes of a tensor as in the file, without a copy."""
         ...
 
     def header_data(self) -> memoryview:
-        """All bytes of the file before the data of its tensors, no copy."""
+        """All bytes of the file before the data of its tensors, without a copy."""
         ...
 
 
@@ -81,10 +81,10 @@ class Sized(Protocol):
 
 
 class ModelParts:
-    """All files of one model as one: the metadata of the first, the tensors of all.
+    """All files of one model as one: the metadata of the first file, the tensors of all files.
 
     Args:
-        files: in order; at least one. They stay open as long as this is used.
+        files: in order; at least one. They stay open as long as this object is used.
 
     Raises:
         ModelFileInvalid: two files have a tensor of the same name.
@@ -101,16 +101,16 @@ class ModelParts:
         )
 
     def tensor_data(self, name: str) -> memoryview:
-        """The packed bytes of a tensor that is there, no copy."""
+        """The bytes of a tensor that exists, as in the file, without a copy."""
         return self._owners[name].tensor_data(name)
 
     def floats(self, name: str) -> NDArray[np.float32]:
-        """A copy of all elements of a tensor that is there, of one of `FLOAT_TYPES`."""
+        """A copy of all elements of a tensor that exists, whose type is one of `FLOAT_TYPES`."""
         return plain_floats(self.tensors[name].type.name, self.tensor_data(name)).astype(np.float32)
 
 
 def plain_floats(kind: str, data: bytes | memoryview) -> NDArray[np.floating[Any]]:
-    """The elements of a tensor of one of `FLOAT_TYPES`: half floats as they are, all else as float32."""
+    """The elements of a tensor whose type is one of `FLOAT_TYPES`: F16 as float16, the others as float32."""
     if kind == "BF16":  # the upper half of a float32
         return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     return np.frombuffer(data, dtype=FLOAT_TYPES[kind])

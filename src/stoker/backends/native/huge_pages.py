@@ -1,4 +1,4 @@
-"""Asking the kernel for pages of 2 MiB: weights are read once a pass, which small pages slow down by a third."""
+"""Requests huge pages (2 MiB) from the kernel: each pass reads all weights, which small pages slow down by a third."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SMAPS, _ENABLED = Path("/proc/self/smaps"), Path("/sys/kernel/mm/transparent_hu
 
 
 def prefer_huge_pages(memory: mmap.mmap) -> None:
-    """A wish for a whole mapping, before it is touched. A kernel that has none, or none for such a file, ignores it."""
+    """Requests huge pages for a whole mapping before its first use. A kernel that has none for it ignores this."""
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None:
         with suppress(OSError):
@@ -23,9 +23,9 @@ def prefer_huge_pages(memory: mmap.mmap) -> None:
 
 
 def forget_small_pages(file: int) -> None:
-    """Drops a written and synced file from the page cache: written in pieces, it lies there in small pages.
+    """Drops a written and synced file from the page cache, where it is in small pages because it was written in pieces.
 
-    A later mapping then reads it back in large pages, where the file system has them.
+    A later mapping then reads it back in huge pages, if the file system supports them.
     """
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
@@ -33,14 +33,14 @@ def forget_small_pages(file: int) -> None:
 
 
 def lies_in_small_pages(memory: mmap.mmap, smaps: Path = _SMAPS, enabled: Path = _ENABLED) -> bool:
-    """Whether a mapped file, asked for in huge pages, comes in small ones, although other memory would have huge ones.
+    """Whether a mapped file with requested huge pages is in small pages, although anonymous memory can have huge pages.
 
-    Reads the beginning of the file. On Linux only some file systems have huge pages, and only in newer kernels.
+    Reads the beginning of the file. On Linux only some file systems support huge pages, and only in newer kernels.
 
     Args:
-        memory: the mapping, larger than a huge page; of anything smaller the answer is no.
-        smaps: what the kernel says about the mappings of this process.
-        enabled: what it says about huge pages for memory.
+        memory: the mapping; false if it is smaller than two huge pages.
+        smaps: the kernel's file about the mappings of this process.
+        enabled: the kernel's setting of huge pages for anonymous memory.
     """
     if len(memory) < 2 * _HUGE_BYTES:
         return False
@@ -55,7 +55,7 @@ def lies_in_small_pages(memory: mmap.mmap, smaps: Path = _SMAPS, enabled: Path =
 
 
 def _huge_kib(smaps: str, address: int) -> int | None:
-    """Of the mapping that begins at an address what lies in huge pages; None = it is not there, or nothing is said.
+    """KiB in huge pages of the mapping that begins at an address; None = there is no such mapping or no such number.
 
     >>> _huge_kib("7f00-7f10 r--s 00010000 fe:00 12 /x\\nRss: 4 kB\\nFilePmdMapped:    2048 kB\\n", 0x7f00)
     2048

@@ -1,4 +1,4 @@
-"""What the architectures ask of a file: its numbers, checked, and which tensors it has. It decides no architecture."""
+"""Checked access to a file's hyperparameters and tensors, for the modules that describe architectures."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _Number = TypeVar("_Number", int, float)
 
 _MAX_LAYERS = 512
 _MAX_SIZE = 1 << 22
-"""Of a vector anywhere in a model: far above what exists, far below what would exhaust the memory."""
+"""Largest size of a vector anywhere in a model: far above what exists, far below what would exhaust the memory."""
 _MAX_TABLE = 1 << 30
-"""Numbers of vectors by position."""
+"""Limit of the numbers in a table of vectors, such as position embeddings."""
 _MAX_EXPERTS = 1024
 _MAX_CONTEXT = 2**31 - 1
 _MAX_HEAD_SIZE = 512
 _MAX_LATENT_HEAD = 1024
-"""Of a key that all heads share."""
+"""Largest size of the key that all heads share in latent attention (MLA)."""
 _HEAD_GRANULE, _ROW_GRANULE = 16, 32
-"""What the length of a head, and of a row that is multiplied with a matrix, is a multiple of."""
+"""The kernels need heads, and rows that are multiplied by a matrix, whose sizes are multiples of these numbers."""
 _SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
 class Hyperparameters:
-    """The sizes that every decoder has, and access to the rest.
+    """The sizes of a decoder as attributes, and access to other hyperparameters of a file by key (`ModelFile.own_key`).
 
     Args:
         parts: the files of the model.
-        context_size: longest sequence that will be computed, in tokens.
-        has_further_layers: layers that guess further tokens count as layers.
-        vocab_size: of the model that the file drafts for, whose embeddings are used where the file has none.
+        context_size: length of the longest sequence that will be computed, in tokens.
+        has_further_layers: whether layers of a draft head (MTP) count as layers.
+        vocab_size: of the target model, if the file is a drafter; used where the file has no embeddings.
 
     Raises:
         ModelFileInvalid: a number is missing or impossible.
-        ModelUnsupported: a head size that the kernels do not have.
+        ModelUnsupported: the kernels do not support a size of heads or rows.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Hyperparameters:
         further = 0 if vocab_size else self.integer("nextn_predict_layers", 0, low=0, high=self._num_blocks - 1)
         self._num_trunk = self._num_blocks - further
         self.num_layers = self._num_blocks - (0 if has_further_layers else further)
-        """Without those that guess further tokens, unless told otherwise."""
+        """Number of layers; without those of a draft head (MTP), unless `has_further_layers`."""
         self.hidden_size = self.integer("embedding_length")
         num_heads = self.counts_of_layers("attention.head_count", low=0)
         self.num_heads = max(num_heads)
@@ -81,15 +81,15 @@ class Hyperparameters:
             Heads(num=num, num_kv=num_kv, size=size)
             for num, num_kv, size in zip(num_heads, num_kv_heads, self._head_sizes(), strict=True)
         ]
-        """Of each layer; without attention it has none of keys and values."""
+        """The heads of each layer; a layer without attention has no heads of keys and values."""
         self.vocab_size = self._vocab_size(vocab_size)
         self._check()
 
     def integer(self, suffix: str, default: int | None = None, *, low: int = 1, high: int = _MAX_SIZE) -> int:
-        """An own number of the architecture, within a range.
+        """An integer within `low` … `high`.
 
         Raises:
-            ModelFileInvalid: it is not, or it is missing and there is no default.
+            ModelFileInvalid: it is out of range, or it is missing and there is no default.
         """
         key = self._file.own_key(suffix)
         value = self._file.require_int(key) if default is None else self._file.get_int(key)
@@ -102,7 +102,7 @@ class Hyperparameters:
         """A finite, positive float.
 
         Raises:
-            ModelFileInvalid: it is not, or it is missing and there is no default.
+            ModelFileInvalid: it is not finite and positive, or it is missing and there is no default.
         """
         key = self._file.own_key(suffix)
         value = self._file.get_float(key)
@@ -116,15 +116,15 @@ class Hyperparameters:
         return self.number(suffix) if self._file.get_float(key) else None
 
     def flag(self, suffix: str, *, default: bool) -> bool:
-        """Yes or no."""
+        """A boolean, or `default` if it is missing."""
         value = self._file.get_bool(self._file.own_key(suffix))
         return default if value is None else value
 
     def counts_of_layers(self, suffix: str, default: list[int] | None = None, *, low: int = 1) -> list[int]:
-        """A count for each layer, which a file gives once for all or once for each.
+        """A count for each layer. The file gives one for all layers, or one for each.
 
         Raises:
-            ModelFileInvalid: it is out of its range, or there are not as many as layers.
+            ModelFileInvalid: a count is out of range, or missing without a default; or there are not as many as layers.
         """
         key = self._file.own_key(suffix)
         values = self._file.get_ints(key)
@@ -138,14 +138,14 @@ class Hyperparameters:
         return _for_each(values, self.num_layers)
 
     def numbers_of_layers(self, key: str, none: float | None = None) -> list[float]:
-        """A finite number for each layer, which a file gives once for all or once for each.
+        """A finite number for each layer. The file gives one for all layers, or one for each.
 
         Args:
-            key: in full, as no architecture owns it.
-            none: a number that need not be finite, and says that a layer has none.
+            key: the whole key, which does not begin with the architecture.
+            none: a number, which need not be finite, that means that a layer has none.
 
         Raises:
-            ModelFileInvalid: there are none, not as many as layers, or not all are finite.
+            ModelFileInvalid: the list is missing or not as long as there are layers, or not all numbers are finite.
         """
         values = self._file.get_floats(key) or []
         if len(values) not in (1, self.num_layers) or not all(value == none or isfinite(value) for value in values):
@@ -153,28 +153,28 @@ class Hyperparameters:
         return _for_each(values, self.num_layers)
 
     def lists(self, suffix: str) -> bool:
-        """Whether the file has a list of this name."""
+        """Whether the value of this key is a list."""
         return self._file.is_array(self._file.own_key(suffix))
 
     def text(self, suffix: str, default: str) -> str:
-        """A word of the architecture."""
+        """A string, or `default` if it is missing or empty."""
         return self._file.get_str(self._file.own_key(suffix)) or default
 
     def integers(self, suffix: str, count: int) -> tuple[int, ...]:
         """A list of exactly `count` integers.
 
         Raises:
-            ModelFileInvalid: there are none, or another number of them.
+            ModelFileInvalid: the list is missing or has another length.
         """
         key = self._file.own_key(suffix)
         found = self._file.get_ints(key) or []
         return tuple(found) if len(found) == count else self.fail(f"`{key}` has {len(found)} entries, not {count}")
 
     def sections(self, suffix: str, count: int) -> list[int]:
-        """A list of `count` integers; a shorter one is filled up with zeros.
+        """A list of `count` integers; a shorter list is padded with zeros.
 
         Raises:
-            ModelFileInvalid: there are none, or more.
+            ModelFileInvalid: the list is missing, empty or longer.
         """
         key = self._file.own_key(suffix)
         found = self._file.get_ints(key) or []
@@ -183,10 +183,10 @@ class Hyperparameters:
         return found + [0] * (count - len(found))
 
     def flags_of_layers(self, suffix: str) -> list[bool] | None:
-        """What a file says of each layer, yes or no; None if it does not list them.
+        """A boolean for each layer; None if the value of the key is not a list.
 
         Raises:
-            ModelFileInvalid: not as many as there are layers, or neither booleans nor integers.
+            ModelFileInvalid: the list is not as long as there are layers, or has neither booleans nor integers.
         """
         key = self._file.own_key(suffix)
         if not self.lists(suffix):
@@ -197,35 +197,35 @@ class Hyperparameters:
         return [flag != 0 for flag in _for_each(flags, self.num_layers)]
 
     def rope_dim(self) -> int:
-        """How many elements of a head are rotated."""
+        """Number of elements of a head that RoPE rotates, in all layers alike."""
         dim = self._rope_dim("rope.dimension_count", self.head_size)
         if self.integer("rope.dimension_count_swa", dim, low=0) != dim:
             self.refuse("layers with a window rotate another part of each head")
         return dim
 
     def rope_dims(self) -> tuple[int, int]:
-        """How many elements of a head are rotated, in layers that see everything, and in layers with a window."""
+        """Number of elements of a head that RoPE rotates: in layers with full attention, in layers with a window."""
         dim = self._rope_dim("rope.dimension_count", self.head_size)
         windowed = self.integer("attention.key_length_swa", self.head_size)
         return dim, self._rope_dim("rope.dimension_count_swa", windowed, min(dim, windowed))
 
     def rope_base(self, suffix: str = "rope.freq_base", default: float = 10000.0) -> float:
-        """The slowest pair of elements turns about so many times slower than the fastest; above 1."""
+        """The base of RoPE's frequencies (theta), above 1: the ratio of the fastest to about the slowest frequency."""
         base = self.number(suffix, default)
         return base if base > 1 else self.fail(f"`{self._file.own_key(suffix)}` is {base}, not above 1")
 
     def rope_scaling(self) -> RopeScaling:
-        """How the whole context is stretched; `rope.scaling.*`, or the old `rope.scale_linear`.
+        """The RoPE scaling, which extends the context: keys `rope.scaling.*`, or the old `rope.scale_linear`.
 
         Raises:
-            ModelUnsupported: in a way that is not known here.
+            ModelUnsupported: the kind of scaling is not supported.
         """
         kind = self._file.get_str(self._file.own_key("rope.scaling.type")) or "linear"
         if kind not in _SCALINGS:
             self.refuse(f"its rope scaling `{kind}`")
         key = "rope.scaling.original_context_length"
         original_context = self.integer(key, self.trained_context, low=0, high=_MAX_CONTEXT)
-        if not original_context:  # not for all architectures the same as if it were missing
+        if not original_context:  # architectures differ in whether 0 means missing
             self.refuse(f"`{self._file.own_key(key)}` is 0")
         factor = self.optional_number("rope.scaling.factor") or self.optional_number("rope.scale_linear") or 1.0
         return RopeScaling(
@@ -236,14 +236,14 @@ class Hyperparameters:
         )
 
     def rope_divisors(self, name: str, dim: int | None = None) -> NDArray[np.float32] | None:
-        """The divisors of the rotation frequencies in tensor `name`; None if there is none.
+        """The divisors of RoPE's frequencies in tensor `name`; None if there is no such tensor.
 
         Args:
             name: of the tensor.
-            dim: how many elements are rotated, where not all layers are alike.
+            dim: number of rotated elements of a head, where layers differ in it; None = as `rope_dim`.
 
         Raises:
-            ModelFileInvalid: it does not hold one finite, positive float for each frequency.
+            ModelFileInvalid: the tensor does not hold one finite, positive float for each frequency.
         """
         entry = self._parts.tensors.get(name)
         if entry is None:
@@ -254,10 +254,10 @@ class Hyperparameters:
         return values if np.isfinite(values).all() and (values > 0).all() else self.fail(f"`{name}` is not positive")
 
     def scalar(self, name: str, default: float) -> float:
-        """The only element of a tensor, or `default` if there is none.
+        """The only element of tensor `name`, or `default` if there is no such tensor.
 
         Raises:
-            ModelFileInvalid: it has more, or is no finite float but zero.
+            ModelFileInvalid: the tensor has several elements, or the element is not a finite float other than zero.
         """
         entry = self._parts.tensors.get(name)
         if entry is None:
@@ -268,21 +268,21 @@ class Hyperparameters:
         return value if isfinite(value) and value else self.fail(f"`{name}` is {value}")
 
     def with_further_layers(self) -> Hyperparameters:
-        """The same with those that guess further tokens as the last layers."""
+        """The hyperparameters of the same files, with the layers of the draft head (MTP) as the last layers."""
         return Hyperparameters(self._parts, self.context_size, has_further_layers=True)
 
     def tensors_of_further_layers(self) -> frozenset[str]:
-        """Of those that guess further tokens."""
+        """Names of the tensors of layers after `num_layers`, which belong to a draft head (MTP)."""
         return frozenset(name for name in self._parts.tensors if _layer_of(name) >= self.num_layers)
 
     def has(self, tensor: str) -> bool:
         return tensor in self._parts.tensors
 
     def num_rows(self, tensor: str) -> int:
-        """Of a matrix that is there.
+        """Number of rows of a tensor that exists; 1 for a vector.
 
         Raises:
-            ModelFileInvalid: it is none.
+            ModelFileInvalid: the tensor is neither a vector nor a matrix.
         """
         shape = self._parts.tensors[tensor].shape
         if not 1 <= len(shape) <= 2 or not 1 <= shape[-1] <= _MAX_SIZE:
@@ -290,14 +290,14 @@ class Hyperparameters:
         return shape[1] if len(shape) == 2 else 1
 
     def table(self, tensor: str, num_rows: int | None = None) -> Norm | None:
-        """The rows of a matrix as vectors of the hidden size.
+        """A table of vectors of the hidden size: the rows of a matrix.
 
         Args:
-            tensor: which one.
-            num_rows: that it has; None = as many as there are, or None if it is not there.
+            tensor: name of the matrix.
+            num_rows: number of its rows; None = as many as it has. In that case a missing matrix gives None.
 
         Raises:
-            ModelFileInvalid: it is no matrix, or too large.
+            ModelFileInvalid: the tensor is not a matrix, or it is too large.
         """
         if num_rows is None:
             if not self.has(tensor):
@@ -308,7 +308,7 @@ class Hyperparameters:
         return Norm(weight=tensor, size=num_rows * self.hidden_size, num_stacked=num_rows)
 
     def linear(self, stem: str, num_rows: int, num_columns: int, first_row: int = 0) -> Linear:
-        """The matrix `<stem>.weight`, with `<stem>.bias` if there is one, and, in a layer, `<stem>.scale`."""
+        """The matrix `<stem>.weight`, with `<stem>.bias` and, in a layer, `<stem>.scale`, if the file has these."""
         bias = f"{stem}.bias" if self.has(f"{stem}.bias") else None
         return Linear(
             weight=f"{stem}.weight",
@@ -320,43 +320,43 @@ class Hyperparameters:
         )
 
     def norm(self, stem: str, size: int | None = None, *, scale: float = 1.0) -> Norm:
-        """The vector `<stem>.weight`, of the hidden size unless told otherwise."""
+        """A norm with the weights `<stem>.weight`, of the hidden size unless `size` is given."""
         return Norm(weight=f"{stem}.weight", size=size or self.hidden_size, scale=scale)
 
     def plain_norm(self, size: int | None = None) -> Norm:
-        """A norm without weights, of the hidden size unless told otherwise."""
+        """A norm without weights, of the hidden size unless `size` is given."""
         return Norm(weight=None, size=size or self.hidden_size)
 
     def biased_norm(self, stem: str) -> Norm:
-        """The vectors `<stem>.weight` and `<stem>.bias`, of the hidden size."""
+        """A norm of the hidden size with the weights `<stem>.weight` and the bias `<stem>.bias`."""
         return Norm(weight=f"{stem}.weight", size=self.hidden_size, bias=f"{stem}.bias")
 
     def vector(self, name: str, size: int, num_stacked: int = 1) -> Norm:
-        """The vector of this name, as one of so many."""
+        """The tensor of this name as a vector, which consists of `num_stacked` equal vectors."""
         return Norm(weight=name, size=size, num_stacked=num_stacked)
 
     def convolution(self, stem: str, taps: int, num_channels: int) -> Norm:
-        """The weights `<stem>.weight` of each channel by itself."""
+        """A depthwise convolution with the weights `<stem>.weight`: `taps` for each channel."""
         return Norm(weight=f"{stem}.weight", size=taps * num_channels, taps=taps)
 
     def stacked(self, stem: str, num_rows: int, num_columns: int) -> Linear:
-        """The matrices of all experts, `num_rows` each, as one."""
+        """The matrices of all experts, of `num_rows` rows each, as one matrix."""
         plain = self.linear(stem, num_rows * self.num_experts, num_columns)
         return replace(plain, num_stacked=self.num_experts, scale=None)
 
     def refuse(self, what: str) -> NoReturn:
-        """Raises ModelUnsupported."""
+        """Raises ModelUnsupported with a message that ends with `what`."""
         raise ModelUnsupported(
             f"the native executor cannot run {self._file.path} ({self._file.architecture}): {what}",
             path=str(self._file.path),
         )
 
     def fail(self, what: str) -> NoReturn:
-        """Raises ModelFileInvalid."""
+        """Raises ModelFileInvalid with a message that ends with `what`."""
         raise ModelFileInvalid(f"{self._file.path} cannot be used: {what}", path=str(self._file.path))
 
     def _scale_of(self, stem: str) -> str | None:
-        """A vector of this name is something else."""
+        """Only a tensor of one number is such a scale; a vector of this name has another purpose."""
         entry = self._parts.tensors.get(f"{stem}.scale")
         return entry.name if entry is not None and stem.startswith("blk.") and entry.shape == (1,) else None
 
@@ -372,7 +372,7 @@ class Hyperparameters:
         return dim
 
     def _head_sizes(self) -> list[int]:
-        """Of each layer: those with a window may have another one."""
+        """The head size of each layer. Layers with a window may have another one than the rest."""
         windowed = self.integer("attention.key_length_swa", self.head_size)
         flags = None if windowed == self.head_size else self.flags_of_layers("attention.sliding_window_pattern")
         if windowed != self.head_size and flags is None:
@@ -380,7 +380,7 @@ class Hyperparameters:
         return [windowed if flag else self.head_size for flag in flags or [False] * self.num_layers]
 
     def _trained_context(self) -> int:
-        """Raises ModelUnsupported if the file says that there is none, or no bound."""
+        """Raises ModelUnsupported if the context length is 0 or negative, or above `_MAX_CONTEXT`."""
         key = self._file.own_key("context_length")
         length = self._file.require_int(key)
         return length if 1 <= length <= _MAX_CONTEXT else self.refuse(f"`{key}` is {length}")
@@ -419,12 +419,12 @@ class Hyperparameters:
 
 
 def _for_each(values: list[_Number], num_layers: int) -> list[_Number]:
-    """A value for each layer, the last one for all layers that the list leaves out."""
+    """A value for each layer; the last value applies to all layers that the list leaves out."""
     return (values + values[-1:] * num_layers)[:num_layers]
 
 
 def _layer_of(tensor: str) -> int:
-    """-1 of a tensor of no layer."""
+    """The index of a tensor's layer; -1 if the tensor belongs to no layer."""
     block, _, rest = tensor.partition(".")
     number = rest.partition(".")[0]
     return int(number) if block == "blk" and number.isdecimal() else -1

@@ -1,4 +1,4 @@
-"""The choices of which a decoder is described: each is a way that some architectures compute something."""
+"""Enumerations in the description of a decoder: the variants of activation, norm, routing, RoPE and mixer."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from enum import Enum
 
 
 class RopePairs(Enum):
-    """Which two elements of a head are rotated together, of the first `dim`."""
+    """Which two of the first `dim` elements of a head RoPE rotates as a pair."""
 
     ADJACENT = "adjacent"
-    """2i and 2i+1."""
+    """Elements 2i and 2i+1."""
     HALVES = "halves"
-    """i and i + dim/2."""
+    """Elements i and i + dim/2."""
 
 
 class Activation(Enum):
-    """What the gate goes through before it is multiplied with `up`."""
+    """The activation of a feed-forward: applied to `gate`, whose result is multiplied by `up`."""
 
     SILU = "silu"
     GELU_TANH = "gelu_tanh"
-    """GELU by the tanh formula."""
+    """GELU in its tanh approximation."""
     SWIGLU_CLAMPED = "swiglu_clamped"
-    """`g * sigmoid(1.702 g) * (u + 1)` with g = min(gate, 7) and u = up between -7 and 7: of gate and up together."""
+    """`g * sigmoid(1.702 g) * (u + 1)` with g = min(gate, 7) and u = `up` clamped to -7 … 7; includes the product."""
     RELU_SQUARED = "relu_squared"
-    """`max(gate, 0)²`, and there is no `up`."""
+    """`max(gate, 0)²`; there is no `up`."""
     GELU = "gelu"
-    """GELU by the error function."""
+    """Exact GELU, with the error function."""
     GELU_ALONE = "gelu_alone"
-    """GELU by the error function, without `up`."""
+    """Exact GELU, with the error function; there is no `up`."""
     GELU_TANH_ALONE = "gelu_tanh_alone"
-    """GELU by the tanh formula, without `up`."""
+    """GELU in its tanh approximation; there is no `up`."""
     RELU = "relu"
     """`max(gate, 0)`."""
     XIELU = "xielu"
@@ -37,20 +37,20 @@ class Activation(Enum):
 
 
 class Routing(Enum):
-    """What a router's outputs become."""
+    """How a router's outputs become weights of experts, and when the best experts are chosen."""
 
     SOFTMAX = "softmax"
-    """Over all experts; then the best are chosen."""
+    """Softmax over all experts; then the best are chosen."""
     SIGMOID = "sigmoid"
-    """Of each; then the best are chosen."""
+    """Sigmoid of each output; then the best experts are chosen."""
     SOFTMAX_OF_CHOSEN = "softmax_of_chosen"
-    """The best are chosen as they are; then softmax over these."""
+    """The best experts are chosen by raw outputs; then softmax over the chosen ones."""
     SIGMOID_OF_CHOSEN = "sigmoid_of_chosen"
-    """The best are chosen as they are; then of each of these."""
+    """The best experts are chosen by raw outputs; then the sigmoid of each chosen one."""
 
 
 class NormKind(Enum):
-    """What the norms of the residual stream do."""
+    """The formula of the norms of the residual stream."""
 
     RMS = "rms"
     """`x / sqrt(mean(x²) + eps) * weight`"""
@@ -63,39 +63,39 @@ class NormKind(Enum):
 
 
 class Mixer(Enum):
-    """How a layer without attention brings the positions of a sequence together."""
+    """How a layer without attention mixes the positions of a sequence."""
 
     SHORT_CONV = "short_conv"
     """`output(c * convolution(b * x))`, where `query` gives b, `key` gives c and `value` gives x."""
     DELTA_NET = "delta_net"
-    """A gated delta net: `S = decay S + k (beta (v - (decay S)ᵀ k))ᵀ`, and each position gives `Sᵀ q / sqrt(size q)`.
-    q, k and v are convolved and go through SiLU; q and k are divided by their lengths."""
+    """Gated delta net: `S = decay S + k (beta (v - (decay S)ᵀ k))ᵀ`; the result of a position is `Sᵀ q / sqrt(size q)`.
+    Convolution and SiLU are applied to q, k and v; q and k are normalized to unit length."""
     MAMBA2 = "mamba2"
-    """`S = decay S + k (step v)ᵀ`, and each position gives `Sᵀ q + skip v`. q, k and v are convolved and go through
-    SiLU; papers call them C, B and x."""
+    """Mamba 2: `S = decay S + k (step v)ᵀ`; the result of a position is `Sᵀ q + skip v`. Convolution and SiLU are
+    applied to q, k and v, which papers call C, B and x."""
     KDA = "kda"
-    """A delta net in which each element of a key has a decay of its own (Kimi Delta Attention, arXiv:2510.26692), and
-    whose gate goes through a sigmoid. Two matrices make the decays, and two the gate."""
+    """Kimi Delta Attention (arXiv:2510.26692): a delta net with a separate decay for each element of a key, and a
+    sigmoid gate. The decays and the gate are each computed by two matrices."""
     MAMBA = "mamba"
-    """`S[n] = e^(step decay_rate[n]) S[n] + B[n] step x` of each channel, which gives `C S + skip x`. `value` gives x,
-    which is convolved and goes through SiLU; `low` makes B, C and what the steps are made of from that."""
+    """Mamba 1: `S[n] = e^(step decay_rate[n]) S[n] + B[n] step x` in each channel, whose result is `C S + skip x`. x is
+    the result of `value` after convolution and SiLU; `low` computes B, C and the low-rank steps from x."""
 
 
 class HeadNorms(Enum):
-    """When the norms of queries and keys are computed, and over what."""
+    """When the norms of queries and keys (QK norm) are computed, and over which elements."""
 
     BEFORE_ROPE = "before_rope"
-    """Over each head alone."""
+    """Over each head separately, before the rotation."""
     AFTER_ROPE = "after_rope"
-    """Over each head alone, when it is rotated already."""
+    """Over each head separately, after the rotation."""
     WHOLE_ROW = "whole_row"
     """Over all heads of a row as one vector, before the rotation."""
 
 
 class DenseActivation(Enum):
-    """What the outputs of a matrix behind pooling go through."""
+    """The activation of a dense layer after pooling."""
 
     NONE = "none"
     TANH = "tanh"
     GELU = "gelu"
-    """By the error function."""
+    """Exact GELU, with the error function."""

@@ -1,8 +1,8 @@
-"""The pages of a decoder's slots: copied, made writable, and taken out and put back as bytes. It computes nothing.
+"""The KV pages of a decoder's slots: copy on write, export and import as bytes. No attention is computed here.
 
 ```
-exported   | page | page | …          and at the end of a slot, where layers with a window have pages of their own,
-           | page | page | … of the positions | page | … of those that the next position sees
+exported   | page | page | …          at the end of a slot, if layers with a window have pages of their own, also these:
+           | page | page | … of all positions | window page | … of the positions that the next position sees
 ```
 """
 
@@ -21,32 +21,32 @@ from stoker.core.batch import Chunk
 from stoker.core.model_info import ModelInfo
 
 Decoders: TypeAlias = Sequence[_native.Decoder]
-"""A model's decoder, and its draft head's if it has one: both keep keys and values in pages of the same numbers."""
+"""The model's decoder, then that of its draft head, if any. Both keep keys and values under the same page numbers."""
 
 
 class KVPages:
-    """Which pages belong to which slot, and what is in them.
+    """The KV pages of all slots of one model: which slot holds which page, and the content of the pages.
 
     Args:
         ledger: pages of the layers that keep every position.
-        windows: pages of the layers with a window, if they are kept apart.
-        window: the largest of any layer.
+        windows: pages of the layers with a sliding window, if these are separate.
+        window: the largest window of any layer, in positions.
     """
 
     def __init__(self, ledger: PageLedger, windows: PageLedger | None, window: int) -> None:
         self.ledger = ledger
-        """Pages of the layers that keep every position. They have parts of every decoder."""
+        """Pages of the layers that keep every position. Each page has a part for every decoder."""
         self._windows = windows
         self._window = window
         self._ledgers = (ledger,) if windows is None else (ledger, windows)
 
     @classmethod
     def plan(cls, info: ModelInfo, window: int) -> KVPages:
-        """Enough pages for the cells of a model, however slots share them.
+        """Creates as many pages as the cells of a model need, however its slots share them.
 
         Args:
-            info: the sizes of its pools, and the number of its slots.
-            window: the largest of any layer.
+            info: the sizes of the model's KV pools, and the number of its slots.
+            window: the largest window of any layer, in positions.
         """
         sizes = {"num_slots": info.num_slots, "max_tokens": info.max_sequence_tokens}
         ledger = PageLedger(kv_tokens=max(info.kv_tokens, info.most_kv_tokens), **sizes)
@@ -60,12 +60,12 @@ class KVPages:
 
     @property
     def num_window_pages(self) -> int:
-        """0 = there are none of their own."""
+        """Number of separate pages for layers with a window; 0 = these layers have no separate pages."""
         return 0 if self._windows is None else self._windows.num_pages
 
     @property
     def num_used(self) -> int:
-        """Pages that some slot holds, of windows too."""
+        """Pages that some slot holds, including those of windows."""
         return sum(ledger.num_used for ledger in self._ledgers)
 
     @property
@@ -87,7 +87,7 @@ class KVPages:
             ledger.truncate(slot, length)
 
     def prepare_each(self, decoders: Decoders, chunks: Sequence[Chunk]) -> None:
-        """Makes writable what these chunks compute; `commit_each` or `abandon` ends it."""
+        """Makes the positions of these chunks writable; `commit_each` or `abandon` must follow."""
         for source, target in self.ledger.prepare_each(chunks):
             self.copy_page(decoders, source, target)
         if self._windows is not None:
@@ -96,28 +96,28 @@ class KVPages:
 
     @staticmethod
     def copy_page(decoders: Decoders, source: int, target: int) -> None:
-        """Copies a page, with the parts of all decoders."""
+        """Copies a page of the layers that keep every position, with the parts of all decoders."""
         for decoder in decoders:
             decoder.copy_page(source, target)
 
     def give_back(self, decoders: Decoders) -> None:
-        """The system has the memory of the free pages again; they can be used as before. Not for those of windows."""
+        """Returns the memory of free pages, except those of windows, to the system; they stay usable."""
         for first, last in self.ledger.free_runs():
             for decoder in decoders:
                 decoder.give_back_pages(first, last)
 
     def commit_each(self, chunks: Sequence[Chunk]) -> None:
-        """These chunks are computed."""
+        """Lengthens the slots of these chunks, which were prepared and are now computed."""
         for ledger in self._ledgers:
             ledger.commit_each(chunks)
 
     def abandon(self, slot: int) -> None:
-        """What was prepared is not computed."""
+        """Frees the pages that were prepared for a slot and not computed."""
         for ledger in self._ledgers:
             ledger.abandon(slot)
 
     def num_bytes(self, decoders: Decoders, start: int, end: int, *, has_windows: bool = True) -> int:
-        """The size of these positions when they are exported; with the windows of the last one, if there are any."""
+        """Bytes of these positions when exported; with `has_windows` including the window of the last position."""
         num_bytes = (pages_for(end) - start // PAGE_TOKENS) * sum(decoder.page_bytes for decoder in decoders)
         if self._windows is None or not has_windows:
             return num_bytes
@@ -127,7 +127,7 @@ class KVPages:
     def export(
         self, decoders: Decoders, slot: int, start: int, end: int, into: memoryview, *, has_windows: bool = True
     ) -> None:
-        """Copies the pages that these positions lie in; with windows, `end` is the slot's length."""
+        """Copies the pages that contain these positions to `into`; with windows, `end` is the slot's length."""
         for page in self._pages(self.ledger, slot, start, end):
             for decoder in decoders:
                 decoder.export_page(page, into[: decoder.page_bytes])
@@ -141,8 +141,8 @@ class KVPages:
     def import_(
         self, decoders: Decoders, slot: int, start: int, end: int, data: memoryview, *, has_windows: bool = True
     ) -> None:
-        """Puts exported positions behind those that the slot holds. Without their windows, these are missing until an
-        import that has them.
+        """Appends exported positions to those that the slot holds. With `has_windows` false, the slot lacks its window
+        until an import that has it.
         """
         assert self.length(slot) == start, "a hole or an overlap"
         if (copied := self.ledger.prepare(slot, end)) is not None:
@@ -172,7 +172,7 @@ class KVPages:
             data = data[size:]
 
     def check_integrity(self) -> None:
-        """Asserts that every ledger adds up, and that the slots are equally long in both."""
+        """Asserts that every ledger is consistent, and that each slot has the same length in both."""
         for ledger in self._ledgers:
             ledger.check_integrity()
         lengths = {tuple(ledger.length(slot) for slot in range(len(ledger.tables))) for ledger in self._ledgers}

@@ -1,4 +1,4 @@
-"""The types that keys and values are kept in: what each of them takes, and which one is usual on this CPU."""
+"""KV cache types: the bytes that each type needs, and the default type on this CPU."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from stoker.errors import ConfigError
 KVType: TypeAlias = Literal["f32", "f16", "q8", "q4", "q16", "i16"]
 
 _VERSIONS: dict[KVType, int] = {"q8": 4, "q4": 2}
-"""Of the bytes of a type; 1 if it is not here."""
+"""Version of the byte format of each type; 1 for types that are not listed."""
 _MAX_CODED_HEAD = 512
-"""Elements of a head whose sums of products of 16-bit codes fit into 32 bits: native/attention.hpp."""
+"""Largest head, in elements, whose sums of products of 16-bit codes fit into 32 bits; see native/attention.hpp."""
 _CODED: frozenset[KVType] = frozenset(("q16", "i16"))
 _USUAL: dict[str, KVType] = {"avx2": "i16", "avxvnni": "i16", "avx512": "i16", "amx": "q16"}
-"""By kernels to which codes of 16 bits are faster than floats. Tiles multiply bytes alone; other kernels pairs of whole
-codes as fast as fours of bytes."""
+"""The default type of kernels for which 16-bit codes are faster than floats. AMX tiles multiply only bytes; the other
+kernels multiply pairs of 16-bit codes as fast as groups of four bytes."""
 
 
 def choose_kv_type(wanted: KVType | None, head_size: int) -> KVType:
-    """The type to use: that which is wanted, or the fastest one here of those as exact as f16.
+    """Returns the KV cache type to use: `wanted`, or the fastest type on this CPU that is as exact as f16.
 
     Raises:
-        ConfigError: heads are too large for the type that is wanted, or the environment names kernels that cannot run
-            here.
+        ConfigError: heads are too large for the wanted type, or the environment names kernels that this CPU cannot run.
     """
     if wanted is None:
         return _USUAL.get(_kernels(), "f16") if head_size <= _MAX_CODED_HEAD else "f16"
@@ -40,7 +39,7 @@ def choose_kv_type(wanted: KVType | None, head_size: int) -> KVType:
 
 
 def element_bytes(kv_type: KVType, head_size: int) -> float:
-    """What one number of keys and values takes on average, its share of scales included."""
+    """Bytes of one element of keys or values on average, including its share of the scales."""
     elements_per_scale = 32 if head_size % 32 == 0 else 16
     coded = 2 + 2 / head_size
     q8 = 1 + 4 / elements_per_scale
@@ -49,7 +48,8 @@ def element_bytes(kv_type: KVType, head_size: int) -> float:
 
 
 def kv_format(ropes: Iterable[Rope], kv_type: KVType) -> str:
-    """Names the bytes of keys and values: keys are kept rotated, and a longer context may rotate them otherwise."""
+    """Names the format of KV bytes. It includes RoPE's frequencies: keys are stored rotated, and another context size
+    may have other frequencies."""
     digest = hashlib.sha256()
     for rope in ropes:
         digest.update(rope.frequencies.tobytes() + np.float64(rope.magnitude).tobytes())

@@ -1,4 +1,4 @@
-"""What layers of a decoder consist of: matrices, norms, and the parts that only some layers have."""
+"""Descriptions of the parts of a decoder's layers: matrices, norms, experts, recurrences, latent attention, streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.backends.native.kinds import Mixer, Routing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """`weight @ x * scale + bias`: some consecutive rows of a matrix in the file, which takes fused matrices apart."""
+    """A linear map `weight @ x * scale + bias`. Its matrix is some rows of a tensor, as tensors may fuse matrices."""
 
     weight: str
     """Name of a tensor of shape (columns, at least `first_row + num_rows`), in the file's order."""
@@ -21,17 +21,17 @@ class Linear:
     num_columns: int
     first_row: int = 0
     bias: str | None = None
-    """Name of a vector; its elements `first_row` … belong to these rows."""
+    """Name of a vector; its elements from `first_row` on belong to these rows."""
     scale: str | None = None
     """Name of a tensor of one number, by which the products are multiplied before the bias is added."""
     num_stacked: int = 1
-    """Of how many equal matrices, one below the other, the tensor consists; then it has one more dimension."""
+    """Number of equal matrices, one below the other, in the tensor; if above 1, the tensor has one more dimension."""
     run: int = 0
-    """The rows are so many behind one another, then `gap` are left out, and so on; 0 = none is left out."""
+    """The matrix takes `run` consecutive rows of the tensor, skips `gap` rows, and so on; 0 = it skips none."""
     gap: int = 0
-    """0 = as many as `run`."""
+    """Number of rows that are skipped after each run; 0 = as many as `run`."""
     turned_columns: int = 0
-    """Not 0: of each run of rows in the file, which have this many columns, it is the transpose, as floats."""
+    """If not 0: the tensor has this many columns; the matrix is the transpose of each run of its rows, as floats."""
 
     @property
     def columns_in_file(self) -> int:
@@ -42,28 +42,28 @@ class Linear:
         return self.num_rows * self.num_columns // self.columns_in_file
 
     def rows_in_file(self) -> NDArray[np.int64]:
-        """Which rows of the tensor these are, `(num_rows_in_file,)`."""
+        """Indices of the tensor's rows that the matrix takes, `(num_rows_in_file,)`."""
         rows = np.arange(self.num_rows_in_file)
         return self.first_row + rows + (rows // self.run * (self.gap or self.run) if self.run else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """The weights of a norm (see `NormKind`), times `scale`."""
+    """The weights of a norm (see `NormKind`) times `scale`, or another vector or table of vectors."""
 
     weight: str | None
-    """None = all are 1, and no tensor of the file has them."""
+    """Name of the tensor; None = all weights are 1, and the file has no tensor."""
     size: int
     scale: float = 1.0
-    """Packed into the weights. Before the head it scales the logits."""
+    """Factor of the weights, applied when they are packed. In the last norm it scales the logits."""
     num_stacked: int = 1
-    """Of how many equal vectors, one behind the other, it consists; then the tensor has one more dimension."""
+    """Number of equal vectors, one after the other, in the tensor; if above 1, the tensor has one more dimension."""
     taps: int = 0
-    """Of a convolution: so many weights for each channel, which lie together in the file. Packed tap by tap."""
+    """Of a convolution: number of weights of each channel, which are consecutive in the file. Packed tap by tap."""
     bias: str | None = None
-    """Name of another vector of this size, packed behind it."""
+    """Name of another vector of this size, packed after the weights."""
     behind: tuple[str, ...] = ()
-    """Names of further tensors of the same shape, which are a part of the vector: of channels of a convolution."""
+    """Names of further tensors of the same shape, which follow `weight` in the vector: channels of a convolution."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -78,45 +78,45 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Equal feed-forward blocks, of which each row is computed with a few.
+    """Mixture of experts: equal feed-forwards, of which a few compute each row.
 
-    Their results are added, each times its weight. The best experts are chosen by the router's outputs (see `Routing`)
-    plus `selection_bias`; weights are without it. Each matrix holds those of all experts, one below the other.
+    Their results are multiplied by weights and added. The experts with the largest router outputs (see `Routing`) plus
+    `selection_bias` are used; weights do not include the bias. Each matrix stacks the matrices of all experts.
     """
 
     count: int
     used: int
-    """By a row."""
+    """Number of experts that compute a row."""
     size: int
-    """Of the feed-forward of one."""
+    """Inner size of the feed-forward of one expert."""
     router: Linear
     gate: Linear
     up: Linear | None
     down: Linear
     routing: Routing = Routing.SOFTMAX
     is_normalised: bool = False
-    """Weights of a row are divided by their sum."""
+    """Whether the weights of a row are divided by their sum."""
     scale: float = 1.0
-    """Weights are multiplied with it."""
+    """Factor of all weights."""
     weighs_input: bool = False
-    """The input of an expert is multiplied by its weight, not what it gives."""
+    """Whether the weight multiplies the input of an expert instead of its result."""
     is_ahead: bool = False
-    """The router sees x as it is before attention, without a norm; then `norm` is there, and `router_norm` is not."""
+    """Whether the router's input is x before attention, without a norm; then `norm` is set, `router_norm` is not."""
     selection_bias: Norm | None = None
     num_groups: int = 1
     used_groups: int = 1
-    """Experts of these groups alone are chosen; a group is as good as its best two experts are together."""
+    """Number of groups from which experts are chosen: those with the largest sum of their best two experts' outputs."""
     shared_gate: Linear | None = None
-    """One row: by the sigmoid of its product what the layer's own block gives is multiplied."""
+    """A matrix of one row: the sigmoid of its product multiplies the result of the dense (shared) feed-forward."""
     router_norm: Norm | None = None
-    """With `norm`, where router and experts have other inputs than the layer's own block; else they share its input."""
+    """Set, with `norm`, where router and experts have other inputs than the dense feed-forward; else they share one."""
     norm: Norm | None = None
     block_norm: Norm | None = None
-    """Of what the layer's own block gives, before what experts give is added."""
+    """Norm over the result of the dense feed-forward, before the result of the experts is added."""
     post_norm: Norm | None = None
-    """Of what they give together."""
+    """Norm over the sum of the experts' results."""
     output_scales: Norm | None = None
-    """By which what each gives is multiplied."""
+    """A factor of the result of each expert."""
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -138,7 +138,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """What a layer has that keeps a state of a sequence instead of keys and values (see `Mixer`).
+    """A recurrent mixer, which keeps a state of each sequence instead of keys and values (see `Mixer`).
 
     ```
     step  = softplus(decay(n) + step_bias)
@@ -148,39 +148,39 @@ class Recurrence:
 
     mixer: Mixer
     taps: int
-    """Inputs of each channel that are convolved: the present one, and those before it, which the state keeps."""
+    """Inputs of each channel in the convolution: the present one and earlier ones, which the state keeps."""
     convolution: Norm
     convolution_bias: Norm | None = None
     num_heads: int = 0
-    """Of a scan, each with a state of its own, or channels of Mamba 1; 0 = none, and nothing below is there."""
+    """Heads of the scan, each with its own state, or channels of Mamba 1; 0 = no scan, and no later field is set."""
     num_key_heads: int = 0
-    """Heads of queries and of keys. Divides `num_heads`."""
+    """Number of heads of queries and of keys. It divides `num_heads`."""
     key_size: int = 0
-    """Of a query and of a key."""
+    """Elements of a query and of a key."""
     value_size: int = 0
     are_interleaved: bool = False
-    """The heads h, h + num_key_heads, … share those of queries and keys; otherwise neighbors do."""
+    """Whether heads h, h + num_key_heads, … share a head of queries and keys; otherwise consecutive heads share one."""
     decay: Linear | None = None
     beta: Linear | None = None
     low: Linear | None = None
-    """Of Mamba 1: what the steps are made of, B and C, from what is convolved."""
+    """Mamba 1: computes the low-rank steps, B and C from the result of the convolution."""
     wide_decay: Linear | None = None
-    """Of KDA, behind `decay`; of Mamba 1, behind the first rows of `low`, with the bias of the steps."""
+    """KDA: applied after `decay`. Mamba 1: applied to the result of the first rows of `low`; its bias is the steps'."""
     wide_gate: Linear | None = None
-    """Of KDA, behind `mixed_gate`."""
+    """KDA: applied after `mixed_gate`."""
     low_norm: Norm | None = None
-    """With `key_norm` and `query_norm`: of what the steps are made of, of B, and of C, or of none of them."""
+    """Mamba 1: norm over the low-rank steps. Set together with `key_norm` (over B) and `query_norm` (over C)."""
     key_norm: Norm | None = None
     query_norm: Norm | None = None
     step_bias: Norm | None = None
     decay_rate: Norm | None = None
     skip: Norm | None = None
     norm: Norm | None = None
-    """Of what is given: of each head with the same weights, before the gate (delta net), or of groups behind it."""
+    """Norm of the result: over each head, with equal weights, before the gate (delta net), or over groups after it."""
     norm_size: int = 0
-    """Of a head, or of a group."""
+    """Elements of a head or group over which `norm` normalizes."""
     norm_eps: float = 0.0
-    """Of `norm`, and of the lengths of queries and keys."""
+    """Epsilon of `norm`, and of the normalization of queries and keys to unit length."""
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -195,30 +195,30 @@ class Recurrence:
 
     @property
     def state_floats(self) -> int:
-        """What is kept of a sequence."""
+        """Float32 numbers in the state of one sequence."""
         channels = self.convolution.size // self.taps
         return (self.taps - 1) * channels + self.num_heads * self.key_size * self.value_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """Keys and values that all heads share, as one short vector of each position.
+    """Multi-head latent attention (MLA): all heads share the keys and values, one short vector for each position.
 
     ```
-    `query` gives    | head 0: plain, rotated | head 1 | …      or numbers of which `narrow(query_norm(…))` makes these
+    `query` gives    | head 0: plain, rotated | head 1 | …      or the input of `narrow(query_norm(…))`, which does
     `key` gives      | latent | rotated |
-    a key            | rope(rotated) | norm(latent) |           which is the value, too
+    a key            | rope(rotated) | norm(latent) |           this is the value, too
     a query          | rope(rotated) | wide(plain) |            of each head
     the output       out(value without its first part)          of each head
     ```
     """
 
     size: int
-    """Of the vector, without what is rotated."""
+    """Elements of the latent vector, without the rotated part."""
     plain: int
     rotated: int
     value: int
-    """What a head gives in the end."""
+    """Elements of the final result of a head."""
     narrow: Linear | None
     wide: Linear
     out: Linear
@@ -236,7 +236,7 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """What a layer adds last, from what each token has for it (see `LayerInputs`).
+    """The last addition of a layer, from the token's input for this layer (see `LayerInputs`).
 
     ```
     x += norm(output(activation(gate(x)) * input))
@@ -250,17 +250,17 @@ class Injection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamUse:
-    """What a layer does with the streams of each token (AltUp, see `Streams`), and what stands beside its attention
-    (LAuReL, arXiv:2411.07501).
+    """How a layer updates the residual streams of each token (AltUp, see `Streams`), and the low-rank branch parallel
+    to its attention (LAuReL, arXiv:2411.07501).
 
     ```
     m(x)      = tanh(router(router_norm(x)))
-    streams  += predict(m(stream 0)) of them                        x = stream 0 from here on
+    streams  += predict(m(stream 0)) of the streams                 x = stream 0 from here on
     x'        = (x + attention + norm(wide(narrow(n))) + n) / √2    n = attention_norm(x); then the feed-forward
     stream i += (1 + correct(m(x'))[i]) * (x' - x)
     ```
 
-    What each token has for the layer is then added to all streams but the first, through a gate of `scale * stream 0`.
+    The token's input for the layer is then added to all streams but the first, through a gate of `scale * stream 0`.
     """
 
     router_norm: Norm
@@ -286,24 +286,24 @@ class StreamUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """That a token has four streams in place of one x (AltUp, arXiv:2301.13310).
+    """Four residual streams for each token in place of one x (AltUp, arXiv:2301.13310).
 
     ```
-    stream 1, 2, 3 = split(x), each brought to the length of x      x is stream 0
-    x              = (stream 0 + join of each of the others) / 4    in the end, likewise brought to its length
+    stream 1, 2, 3 = split(x), each scaled to the length of x       x is stream 0
+    x              = (stream 0 + join of each other stream) / 4     after the last layer, scaled likewise
     ```
     """
 
     count: ClassVar[int] = 4
 
     split: Linear
-    """With `join` three square matrices, one below the other."""
+    """Three square matrices, one below the other; `join` has three, too."""
     join: Linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xielu:
-    """The activation of a layer: a parabola where x > 0, and an exponential below (arXiv:2411.13010).
+    """Parameters of the activation xIELU: a parabola where x > 0, an exponential elsewhere (arXiv:2411.13010).
 
     ```
     above * x² + slope * x                          x > 0

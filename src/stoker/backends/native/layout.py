@@ -1,4 +1,4 @@
-"""Where every matrix and vector of a model lies in packed memory, and that the file really has them. It packs nothing.
+"""The place of every matrix and vector of a model in packed memory, and checks of the file's tensors. It packs nothing.
 
 ```
 packed memory:  | matrix | matrix | … | vector | vector | …       each begins at a multiple of ALIGNMENT bytes
@@ -20,13 +20,13 @@ from stoker.errors import ModelFileInvalid, ModelUnsupported
 
 ALIGNMENT = 64
 F32, F16 = 0, 1
-"""GGML's numbers."""
+"""GGML's numbers of these tensor types."""
 _VECTOR_GRANULE = 16
-"""Vectors are filled up with zeros to a multiple of this many floats."""
+"""Vectors are padded with zeros to a multiple of this many floats."""
 _NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64"})
-"""Nothing else computes with them either; some of them end libllama's process."""
+"""Types that no engine computes weights of; some of them make libllama abort the process."""
 _NO_TEXT = ("v.", "mm.", "a.", "audio.", "vision.")
-"""How tensors begin that only images and sounds need."""
+"""Prefixes of the names of tensors that only images and audio need."""
 _FURTHER_TOKENS = ".nextn."
 _DIVISORS = "rope_freqs.weight"
 
@@ -35,7 +35,7 @@ logger = getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlacedMatrix:
-    """A matrix in packed memory. `type` is GGML's number; rows are outputs, columns inputs."""
+    """The place of a matrix in packed memory. `type` is GGML's number; rows are outputs, columns inputs."""
 
     type: int
     rows: int
@@ -46,7 +46,7 @@ class PlacedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class PlacedVector:
-    """Float32 numbers in packed memory."""
+    """The place of a vector of float32 in packed memory. `size` counts floats, without padding."""
 
     size: int
     offset: int
@@ -55,35 +55,35 @@ class PlacedVector:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What lies where, in the order of the computation."""
+    """The place of every part of a model in packed memory, in the order of the computation."""
 
     matrices: Mapping[Linear, PlacedMatrix]
     norms: Mapping[Norm, PlacedVector]
     biases: Mapping[Linear, PlacedVector]
-    """Of those matrices that have one."""
+    """The bias of each matrix that has one."""
     scales: Mapping[Linear, PlacedVector]
-    """Likewise."""
+    """The scale of each matrix that has one."""
     num_bytes: int
     lent: Mapping[str, PlacedMatrix] = field(default_factory=dict[str, PlacedMatrix])
-    """Of a draft head, those of `DecoderSpec.lent`, in the packed memory of the model."""
+    """In a draft head's layout: the matrices of `DecoderSpec.lent`, in the packed memory of the target model."""
 
 
 def can_be_plain(entry: TensorEntry) -> bool:
-    """Whether its elements can be had as floats."""
+    """Whether the elements of a tensor can be converted to floats."""
     return entry.type.name in FLOAT_TYPES or _native.can_pack(entry.type.number, entry.shape[0])
 
 
 def plan_layout(spec: DecoderSpec, parts: ModelParts, lender: Layout | None = None) -> Layout:
-    """Gives everything that `spec` names its place.
+    """Assigns a place to every matrix and vector that `spec` names.
 
     Args:
         spec: the model, or a draft head in a file of its own.
-        parts: its files.
-        lender: of the model that has the matrices which are lent to a draft head.
+        parts: the files of that model or draft head.
+        lender: layout of the target model, whose matrices a draft head uses (`DecoderSpec.lent`).
 
     Raises:
-        ModelFileInvalid: a tensor is missing or has another shape than the metadata say.
-        ModelUnsupported: of a type that has no kernel; or the file has tensors that the model does not use.
+        ModelFileInvalid: a tensor is missing, or its shape differs from the metadata.
+        ModelUnsupported: a tensor's type has no kernel; or the file has tensors that the model does not use.
     """
     _check_all_are_used(spec, parts)
     place = _Place()
@@ -107,14 +107,14 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts, lender: Layout | None = No
 
 
 def _packed_type(linear: Linear, entry: TensorEntry) -> int:
-    """Transposes are packed as floats: blocks of a row would lie across many rows."""
+    """Transposes are packed as floats: a quantized block of a row would be spread over many rows."""
     if not linear.turned_columns:
         return entry.type.number
     return F32 if entry.type.name in ("F32", "BF16") else F16
 
 
 class _Place:
-    """The next free byte."""
+    """Allocates places in packed memory one after the other. `end` is the next free byte."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -152,15 +152,15 @@ def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
 
 
 def _changes_nothing(parts: ModelParts, name: str) -> bool:
-    """Whether the next token of a text is the same without a tensor that no architecture asked for."""
+    """Whether a tensor that the architecture does not use can be ignored without changing logits of texts."""
     if name == _DIVISORS and parts.tensors[name].type.name in FLOAT_TYPES:
         return bool((parts.floats(name) == 1).all())
-    is_of_inputs = name.endswith(".input_scale")  # of activations that GPUs round to four bits
+    is_of_inputs = name.endswith(".input_scale")  # for activations that GPUs round to four bits
     return name.startswith(_NO_TEXT) or (name.startswith("blk.") and (_FURTHER_TOKENS in name or is_of_inputs))
 
 
 def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> TensorEntry:
-    """All rows of a tensor belong to some matrix, or something in it would be lost."""
+    """Checks that the matrices of a tensor cover all of its rows; otherwise a part of it would be lost."""
     rows, stacked = num_rows[linear.weight] // linear.num_stacked, linear.num_stacked
     entry = _tensor(parts, linear.weight, (linear.columns_in_file, rows, stacked))
     if entry.type.name in _NO_WEIGHTS:
@@ -184,7 +184,7 @@ def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> 
 
 
 def _check_vector(parts: ModelParts, name: str, *shape: int) -> None:
-    """Of several rows, which converters take for a matrix, it may be of any type."""
+    """A vector of several rows may be of any type, because converters quantize it like a matrix."""
     entry = _tensor(parts, name, shape)
     if not can_be_plain(entry) or (entry.type.name not in FLOAT_TYPES and len(_without_ones(shape)) == 1):
         path = parts.first.path

@@ -1,13 +1,11 @@
-"""A draft head that sees the keys and values of the model and keeps none: of a slot it needs the last state alone.
+"""Speculative decoding with a draft head that attends to the target model's KV and needs only a slot's last state.
 
 ```
 positions       … | 43 | 44 | 45        45: the entry that the model computes next
-hidden states     | 43 | 44 |           of the rows of logits: a draft that is cut back still ends with one of them
-1st pass                      45  -> a  and a hidden state of its own; it sees the positions before 45
+hidden states     | 43 | 44 |           of the rows with logits: a slot that loses a draft's end still ends with one
+1st pass                      45  -> a  and a hidden state of the head; it sees the positions before 45
 2nd pass                      a   -> b  at the same position
 ```
-
-This module decides nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from stoker.core.model_info import ModelInfo
 
 _Rows = NDArray[np.float32]
 _Part = tuple[int, Entry, _Rows]
-"""A slot, the entry that is guessed from, and the state before it."""
+"""A slot, the entry after which the head drafts, and the hidden state before that entry."""
 
 
 @dataclass(slots=True)
@@ -37,7 +35,7 @@ class _Known:
     first: int = 0
     """Position of the first state."""
     states: list[_Rows] = field(default_factory=list[_Rows])
-    """Of consecutive positions."""
+    """Hidden states of consecutive positions."""
 
     @property
     def end(self) -> int:
@@ -45,14 +43,14 @@ class _Known:
 
 
 class LentHead:
-    """The head of one model, beside its decoder. One thread uses both.
+    """The draft head of one model. The thread that runs the model's forward passes is the only one that uses it.
 
     Args:
-        decoder: of the head. `close` closes it.
-        spec: of the head.
-        info: of the model.
-        arrays: that batches are written to.
-        pages: of the model.
+        decoder: the decoder of the head. `close` closes it.
+        spec: the description of the head.
+        info: sizes of the target model.
+        arrays: the arrays to which batches are written.
+        pages: the KV pages of the target model.
     """
 
     def __init__(
@@ -67,23 +65,23 @@ class LentHead:
         self._known = [_Known() for _ in range(info.num_slots)]
 
     def wanted_states(self, chunks: Sequence[Chunk], num_entries: int) -> HeadInput:
-        """Where the model is to write what the head reads when it computes these."""
+        """Where the model must write the hidden states of rows with logits when it computes these chunks."""
         num_rows = sum(chunk.num_logits for chunk in chunks)
         if num_rows > len(self._given):
             self._given = np.empty((num_rows, self._given.shape[1]), dtype=np.float32)
         return HeadInput(logit_hidden=self._given[:num_rows])
 
     def can_draft(self, slot: int) -> bool:
-        """Whether the last state of a slot is known."""
+        """Whether the hidden state of the last position of a slot is known."""
         known = self._known[slot]
         return bool(known.states) and known.end == self._pages.length(slot)
 
     def num_waiting(self, slot: int) -> int:
-        """Entries that are seen with the next guess: it needs none."""
+        """Always 0: the head need not compute entries before it drafts."""
         return 0
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
-        """The model has computed these, and has written what was wanted."""
+        """Takes the hidden states of these chunks, which the model computed and wrote to `wanted_states`."""
         row = 0
         for chunk in chunks:
             behind = row + chunk.num_logits
@@ -91,29 +89,29 @@ class LentHead:
             row = behind
 
     def settle(self, slot: int, end: int) -> None:
-        """Positions before `end` are to be copied: the head keeps nothing of them."""
+        """Does nothing: the head has no KV that must be complete before positions are copied."""
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """A prefix of one slot has appeared in another one."""
+        """Follows the model's copy of a prefix of `length` positions from slot `source` to slot `target`."""
         known = self._known[source]
         self._known[target] = _Known(known.first, list(known.states))
         self.cut(target, length)
 
     def cut(self, slot: int, length: int) -> None:
-        """The slot has become shorter, or a prefix of so many positions has appeared in it."""
+        """Follows the model when a slot is cut to `length` positions, or gets a prefix of that length."""
         known = self._known[slot]
         if known.end != length:
             self._known[slot] = _Known(known.first, known.states[: max(0, length - known.first)])
 
     def draft(self, wanted: Sequence[tuple[int, Entry, int]], guess: Guess) -> list[list[Entry]]:
-        """Guesses how slots go on.
+        """Drafts the next entries of slots.
 
         Args:
-            wanted: slot, the entry at its end, which the model has not computed, and how many entries more.
-            guess: chooses from logits.
+            wanted: the slot, the entry at its end, which the model has not computed, and how many entries to draft.
+            guess: chooses a token from each row of logits.
 
         Returns:
-            As many for each, or none where the state before it is not known.
+            The drafted entries of each slot, as many as are wanted; none if the slot's last hidden state is not known.
         """
         drafts: dict[int, list[Entry]] = {slot: [] for slot, _, _ in wanted}
         most = {slot: count for slot, _, count in wanted if count > 0 and self.can_draft(slot)}
@@ -133,7 +131,7 @@ class LentHead:
         return [drafts[slot] for slot, _, _ in wanted]
 
     def close(self) -> None:
-        """Joins its threads."""
+        """Joins the threads of the head's decoder."""
         self._decoder.close()
 
     def _pass(self, parts: list[_Part]) -> None:

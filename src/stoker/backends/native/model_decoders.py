@@ -1,4 +1,4 @@
-"""The decoders of a model over its packed weights: its own, and that of a draft head. They compute nothing yet."""
+"""Creates the C++ decoders over packed weights: of a model, and of its draft head. It runs no forward pass."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from stoker.errors import ResourceExhausted
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadParts:
-    """What a draft head is made from."""
+    """The parts from which a draft head is created."""
 
     spec: DecoderSpec
     weights: Weights
     lender: Weights | None = None
-    """Of the model, where the head has weights of its own and borrows others."""
+    """Weights of the target model, if the head has weights of its own and uses some of the model's."""
     token_ids: NDArray[np.int64] | None = None
-    """For each row of its logits the token of the model; None = they are the same."""
+    """The target model's token for each entry of the head's vocabulary; None = the vocabularies are equal."""
     name: str = "a draft head"
-    """What it adds to the name of exported bytes."""
+    """What the head adds to `ModelInfo.kv_format` if it has KV."""
 
 
 def open_decoders(
@@ -47,7 +47,7 @@ def open_decoders(
     kv_type: KVType,
     threads: Threads,
 ) -> list[_native.Decoder]:
-    """The decoder of the model, and that of its draft head if there is one.
+    """Returns the decoder of the model, then that of its draft head if there is one.
 
     Raises:
         ResourceExhausted: keys and values do not fit into memory.
@@ -64,7 +64,7 @@ def open_decoders(
 
 
 def with_sizes(info: ModelInfo, decoders: Sequence[_native.Decoder], head: HeadParts | None) -> ModelInfo:
-    """With what the decoders, a model's and perhaps its draft head's, keep of a token and of a slot."""
+    """`info` with the bytes of KV and state that the decoders, of a model and its draft head, if any, have."""
     (model, *heads), windows = decoders, info.windows
     keeps_some = any(head.page_bytes for head in heads)
     if windows is not None:
@@ -86,15 +86,15 @@ def open_head(
     pages: KVPages,
     decoders: Sequence[_native.Decoder],
 ) -> DraftHead | LentHead:
-    """A draft head at work.
+    """Returns a draft head that is ready to draft.
 
     Args:
-        decoder: of the head.
-        head: what it was made from.
-        info: of the model.
-        arrays: that batches are written to.
-        pages: of the model.
-        decoders: of which a page has its parts.
+        decoder: the decoder of the head.
+        head: the parts from which the decoder was created.
+        info: sizes of the target model.
+        arrays: the arrays to which batches are written.
+        pages: the KV pages of the target model.
+        decoders: the decoders that have a part in each page.
     """
     if head.spec.borrows_keys:
         return LentHead(decoder, head.spec, info, arrays, pages)

@@ -1,4 +1,4 @@
-"""What a model will take, from its file alone, before anything is loaded."""
+"""The memory that a model will need, and whether it is supported, from its file alone before anything is loaded."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from stoker.backends.native.windows import has_window_pages, window_head_sizes, 
 from stoker.errors import ConfigError
 
 _SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
-"""How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
+"""How attention over a long context is split into pieces; see native/attention.hpp and plan.cpp."""
 _TILE_ROWS = 16
 _COMPUTE_ROWS = 512
-"""Rows that are computed at once; each has its results of experts apart until they are added."""
+"""Rows that are computed at once. Each has separate results of its experts until these are added."""
 
 
 def plan_model(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSpec, Layout, ModelParts]:
-    """What the files describe, and where all of it will lie.
+    """Returns the description of a model, its layout in packed memory, and its files as one.
 
     Args:
         files: all parts of the model, open.
-        context_size: longest sequence, in tokens.
+        context_size: length of the longest sequence, in tokens.
 
     Raises:
         ModelUnsupported: this backend does not run it.
@@ -42,15 +42,15 @@ def plan_model(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSp
 
 
 def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None, *, with_head: bool = False) -> tuple[int, int]:
-    """What is kept of each token, and what recurrent layers keep of each sequence. Encoders keep nothing.
+    """Bytes of KV for each token, and bytes of recurrent state for each sequence. Both are 0 for an encoder.
 
     Args:
         files: all parts of the model, open.
         kv_type: as in `NativeOptions`.
-        with_head: with what the draft head keeps, if the model has one.
+        with_head: whether the KV of the draft head counts, if the model has one.
 
     Raises:
-        ConfigError: the model cannot be kept so.
+        ConfigError: the model cannot have this KV cache type.
         ModelUnsupported: this backend does not run it.
         ModelFileInvalid: the file contradicts itself.
     """
@@ -61,7 +61,7 @@ def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None, *, with_head:
 def kv_bytes_by_type(
     files: Sequence[ModelFile], kv_types: Sequence[KVType], *, with_head: bool = False
 ) -> dict[KVType, int]:
-    """What is kept of each token with those of these types that the model can have; see `kept_bytes`."""
+    """Bytes of KV for each token, for those of `kv_types` that the model supports; see `kept_bytes`."""
     spec = describe_decoder(ModelParts(files), 1)
     found: dict[KVType, int] = {}
     for kv_type in kv_types:
@@ -79,20 +79,21 @@ def _kept_bytes(spec: DecoderSpec, kv_type: KVType | None, *, with_head: bool) -
 
 
 def head_kv_bytes(head: DecoderSpec, spec: DecoderSpec, kv_type: KVType | None) -> int:
-    """What a draft head in a file of its own keeps of each token, in the types of the model that it drafts for."""
+    """Bytes of KV for each token of a draft head in a file of its own; the KV cache type is the target model's."""
     return _kv_bytes(head.kv_head_sizes, choose_kv_type(kv_type, spec.largest_head))
 
 
 def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
-    """What layers with a window keep of each token, and of how many tokens of a sequence at most; 0 of both: they keep
-    all, because there are no other layers, or because a recurrent layer has to begin anew wherever a window would.
+    """Bytes of KV for each token in layers with a sliding window, and for how many tokens of a sequence at most. Both
+    are 0 if these layers have no separate pool but keep all tokens: there are no other layers, or a recurrent layer has
+    to be recomputed wherever a window has to.
 
     Args:
         files: all parts of the model, open.
         kv_type: as in `NativeOptions`.
 
     Raises:
-        ConfigError: the model cannot be kept so.
+        ConfigError: the model cannot have this KV cache type.
         ModelUnsupported: this backend does not run it.
         ModelFileInvalid: the file contradicts itself.
     """
@@ -104,20 +105,20 @@ def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[in
 
 
 def check_supported(files: Sequence[ModelFile]) -> None:
-    """Whether this backend runs a model, before anything is loaded.
+    """Returns if this backend supports a model. Nothing is loaded.
 
     Args:
         files: all parts of the model, open.
 
     Raises:
-        ModelUnsupported: it does not; the message says why.
+        ModelUnsupported: this backend does not support the model; the message says why.
         ModelFileInvalid: the file contradicts itself.
     """
     plan_model(files, context_size=1)
 
 
 def is_encoder(files: Sequence[ModelFile]) -> bool:
-    """Whether a model embeds and writes nothing, as all of its positions see each other.
+    """Whether a model is an encoder: attention is bidirectional, so it embeds texts and cannot generate.
 
     Args:
         files: all parts of the model, open.
@@ -130,7 +131,7 @@ def is_encoder(files: Sequence[ModelFile]) -> bool:
 
 
 def packed_bytes(files: Sequence[ModelFile]) -> int:
-    """Bytes that the weights take once they are packed; tensors that no part of the model uses are left out.
+    """Bytes of the packed weights, without tensors that no part of the model uses.
 
     Args:
         files: all parts of the model, open.
@@ -144,13 +145,13 @@ def packed_bytes(files: Sequence[ModelFile]) -> int:
 
 
 def spare_kv_tokens(num_slots: int) -> int:
-    """What pages take beyond the cells of the pool, at most, in tokens."""
+    """Tokens of KV memory, at most, that partly filled pages need beyond the size of the pool."""
     return num_pages(kv_tokens=1, num_slots=num_slots) * PAGE_TOKENS
 
 
 def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: int) -> Callable[[int], int]:
-    """What a context of so many positions takes besides KV: tables of rotations and of pages, and places for what
-    attention, experts and streams give.
+    """Returns a function from a number of positions to the bytes that such a context needs besides KV: for tables of
+    rotations and of pages, and for buffers of attention, experts and streams.
 
     Args:
         files: all parts of the model, open.
@@ -181,17 +182,17 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
 
 
 def _kv_bytes(head_sizes: Sequence[int], kv_type: KVType) -> int:
-    """Of keys and values of one token."""
+    """Bytes of keys and values of one token."""
     return ceil(sum(2 * num * size * element_bytes(kv_type, size) for size, num in Counter(head_sizes).items()))
 
 
 def _stream_bytes(spec: DecoderSpec) -> int:
-    """Of the streams of a row, what is made of them, and gates that are cut with what they are multiplied by."""
+    """Bytes for one row: its streams and their updates, gates with a threshold (`gate_cut`), and their factors."""
     streams = 0 if spec.streams is None else 2 * spec.streams.count * spec.hidden_size
     cut = max((layer.feed_forward_size for layer in spec.layers if layer.gate_cut is not None), default=0)
     return 4 * (streams + 2 * cut)
 
 
 def _expert_bytes(experts: Experts | None, spec: DecoderSpec) -> int:
-    """Of what the experts of a row give, and of what their last products take."""
+    """Bytes for the results of the experts of one row, and for the inputs of their last products."""
     return 0 if experts is None else experts.used * (4 * spec.hidden_size + 2 * experts.size)

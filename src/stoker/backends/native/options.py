@@ -1,4 +1,4 @@
-"""How a model is loaded on the native executor."""
+"""Options of a model on the native backend: sizes, threads, types and directories."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from stoker.core.embedding import Pooling
 from stoker.errors import ConfigError
 
 BATCH_TOKENS = 512
-"""Most entries of one forward pass, unless something else is asked for."""
+"""Default of `NativeOptions.max_batch_tokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeOptions:
-    """How a model is loaded.
+    """The options with which one model is loaded. Immutable.
 
     Raises:
         ConfigError: a number is out of its range.
     """
 
     context_size: int
-    """Longest single sequence, in tokens."""
+    """Length of the longest single sequence, in tokens."""
     kv_tokens: int
-    """Cells of the pool that all sequences share, in tokens."""
+    """Size of the KV pool that all sequences share, in tokens."""
     most_kv_tokens: int = 0
-    """Cells of the pool while other models lend it theirs, at most; 0 = no model does. Not together with
-    `window_tokens`."""
+    """Largest size of the KV pool, in tokens, while other models lend memory to it; 0 = no model lends to it. Cannot be
+    combined with `window_tokens`."""
     window_tokens: int = 0
-    """Cells of the pool of layers with a window, which keep no more of a sequence than they will see; 0 = they keep all
-    of it, like the other layers."""
+    """Size in tokens of a separate KV pool for layers with a sliding window, which keeps only the positions that later
+    ones still see; 0 = these layers keep all positions in the common pool."""
     num_slots: int = 64
-    """Most sequences that hold KV, running and retained."""
+    """Most sequences that hold KV at the same time, running and retained."""
     max_batch_tokens: int = BATCH_TOKENS
     """Most entries of one forward pass."""
     whole_rows: int = 0
-    """Rows of an image that one forward pass takes at once, beside a token of each sequence."""
+    """Rows of an image that one forward pass must be able to take at once, beside one token of each sequence."""
     threads: int | None = None
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
     kv_type: KVType | None = None
-    """Of the elements of keys and values; i16 and q16: 16 bits, with a scale for each vector; q8: 8 bits, with one for
-    each 32; q4: likewise, but values of 4 bits. Not given: i16 or q16 where the kernels of this CPU are faster with
-    it, else f16."""
+    """KV cache type: of the elements of keys and values. i16, q16: 16 bits, with a scale for each vector; q8: 8 bits,
+    with a scale for each 32 elements; q4: as q8, but values of 4 bits. None = i16 or q16 where the kernels of this CPU
+    are faster with it, else f16."""
     packed_directory: Path | None = None
-    """Where packed weights are kept for the next start and for other processes; None = in memory alone."""
+    """Directory that keeps packed weights for the next start and for other processes; None = in memory only."""
     packed_directory_bytes: int = DIRECTORY_BYTES
-    """How much the directory may hold; what was not used for longest goes."""
+    """Size limit of the packed directory, in bytes; the least recently used files are deleted."""
     may_copy_weights: bool = False
-    """A packed file whose file system has no huge pages is read into memory, which has them; no other process shares
-    that."""
+    """Whether a packed file is copied into private memory with huge pages if its file system has none. Other processes
+    cannot share that copy."""
     has_draft_head: bool = False
-    """Whether the draft head of the file, if it has one, is loaded, too, with keys and values of its own."""
+    """Whether the draft head in the file, if there is one, is loaded too, with keys and values of its own."""
     pooling: Pooling = Pooling.MEAN
-    """How sequences are embedded."""
+    """How the hidden states of a sequence become its embedding."""
     frame: Frame = field(default_factory=Frame)
-    """What the model wants around texts that are embedded."""
+    """Tokens that the model expects around texts that are embedded."""
 
     def __post_init__(self) -> None:
         check_sizes(self)
@@ -71,7 +71,7 @@ class NativeOptions:
 
 
 def embedder_options(options: NativeOptions, kv_type: KVType, threads: Threads) -> EmbedderOptions:
-    """Of an embedder that computes as the model does that is loaded so."""
+    """The options of the embedder of a model that is loaded with `options`."""
     return EmbedderOptions(
         pooling=options.pooling,
         frame=options.frame,

@@ -1,13 +1,13 @@
-"""The directory of packed weights: one file per model and layout, written by one process, mapped by all.
+"""The directory of packed weights: one file per model and layout, written by one process, mapped by all processes.
 
 ```
 packed/<fingerprint>.stoker    | head: magic, size and SHA-256 of the description, description as JSON | packed memory |
                                  HEAD_BYTES
 packed/.<fingerprint>.lock     held by the process that packs
-packed/.<fingerprint>.<pid>…   a file under way, renamed in the end
+packed/.<fingerprint>.<pid>…   an unfinished file, renamed when it is complete
 ```
 
-Only whole files ever have the final name. What is in them is not checked again but for the head and the size.
+Only complete files have the final name. When a file is mapped, only its head and its size are checked.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from stoker.backends.native.layout import Layout
 logger = logging.getLogger(__name__)
 
 DIRECTORY_BYTES = 64 << 30
-"""What the directory usually may hold."""
+"""Default size limit of the directory, in bytes."""
 HEAD_BYTES = 65536
-"""The packed memory begins here: a multiple of every page size."""
+"""Offset of the packed memory in a file: a multiple of every page size."""
 
 _NUM_SAMPLES = 32
 _SAMPLE_BYTES = 4096
@@ -47,22 +47,22 @@ _SIZE = struct.Struct("<Q")
 _SUFFIX = ".stoker"
 _PART_NAME = re.compile(r"\.(\w+)\.\d+\.[0-9a-f]+\.part")
 _WAIT_S = 600.0
-"""Longest wait for another process that packs the same model; after that this one keeps its own copy in memory."""
+"""Longest wait for another process that packs the same model; then this process packs into its own memory."""
 
 assert HEAD_BYTES % ALLOCATIONGRANULARITY == 0
 
 
 class Sink(Protocol):
-    """Where packed bytes go. Threads write to different places at the same time."""
+    """A destination of packed bytes. Threads write to different offsets at the same time."""
 
     def write(self, offset: int, piece: memoryview) -> None: ...
 
 
 def fingerprint(parts: ModelParts, layout: Layout) -> str:
-    """Names what is in a packed file: the model's files by size, time, header and samples, and how they are laid out.
+    """The name of a packed file: a digest of the model's files (size, time, header, samples) and of the layout.
 
-    Without samples, two models of one shape would be the same wherever every file is given the same time, as images
-    of containers do.
+    Samples are necessary because container images give every file the same time: two models of one shape would
+    otherwise have the same name.
     """
     digest = hashlib.sha256()
     for file in parts.files:
@@ -78,8 +78,8 @@ def fingerprint(parts: ModelParts, layout: Layout) -> str:
 
 
 def samples_of(file: ModelFile) -> Iterator[memoryview]:
-    """What tells files apart, wherever they lie: all before their tensors, and some bytes from the middle of some of
-    these, from the first to the last.
+    """Bytes that distinguish files independently of their paths: all bytes before the tensors' data, and some bytes
+    from the middle of up to about `_NUM_SAMPLES` tensors, spread over the file.
     """
     yield file.header_data()
     names = list(file.tensors)
@@ -89,27 +89,27 @@ def samples_of(file: ModelFile) -> Iterator[memoryview]:
 
 
 class PackedStore:
-    """Packed files in `directory`, which together with the newest may take `max_bytes`."""
+    """The packed files in `directory`, whose total size is limited to `max_bytes`, including the newest file."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         self._directory = directory
         self._max_bytes = max_bytes
 
     def find(self, name: str, num_bytes: int) -> mmap | None:
-        """The packed file `name` from `HEAD_BYTES` on, read-only, if it is there."""
+        """Maps the packed file `name` from `HEAD_BYTES` on, read-only; None if there is no valid file."""
         return _map(self._path(name), name, num_bytes)
 
     def open(self, name: str, num_bytes: int, fill: Callable[[Sink], None]) -> mmap | None:
-        """Maps the packed file `name`, which `fill` writes first if it is not there.
+        """Maps the packed file `name`; `fill` writes it first if there is none.
 
         Args:
             name: see `fingerprint`.
-            num_bytes: of packed memory.
+            num_bytes: size of the packed memory.
             fill: writes every byte that is not zero.
 
         Returns:
-            The file from `HEAD_BYTES` on, read-only; None, after one line in the log, if the directory or the disk
-            does not take it.
+            The file from `HEAD_BYTES` on, read-only; None, after a warning in the log, if it cannot be written to the
+            directory.
         """
         path = self._path(name)
         found = _map(path, name, num_bytes)
@@ -145,7 +145,7 @@ class PackedStore:
             part.unlink(missing_ok=True)
 
     def _remove_leftovers(self, name: str) -> None:
-        """Of processes that died, whatever they packed: one that lives holds its lock. That of `name` is ours."""
+        """Removes unfinished files of dead processes; live ones hold their file's lock. The caller holds `name`'s."""
         for part in self._directory.glob(".*.part"):
             if found := _PART_NAME.fullmatch(part.name):
                 held = nullcontext() if found[1] == name else self._lock(found[1], 0.0)
@@ -156,10 +156,10 @@ class PackedStore:
         return FileLock(self._directory / f".{name}.lock", timeout=wait_s)
 
     def _make_room(self, path: Path, num_bytes: int) -> None:
-        """Removes what was not opened for longest until the rest and the new file are small enough."""
+        """Removes the least recently opened files until the others and the new file are within the limit."""
         others: list[tuple[int, int, Path]] = []
         for other in self._directory.glob(f"*{_SUFFIX}"):
-            with suppress(OSError):  # another process removes files too
+            with suppress(OSError):  # other processes remove files, too
                 status = other.stat()
                 others.append((status.st_mtime_ns, status.st_size, other))
         left = self._max_bytes - num_bytes - sum(size for _, size, _ in others)
@@ -173,7 +173,7 @@ class PackedStore:
 
 
 class _NewFile:
-    """A sink that is a file. Writing with `pwrite`, a full disk is an error; writing through a mapping, a signal."""
+    """A sink that writes a new file. With `pwrite` a full disk is an error; through a mapping it would be a signal."""
 
     def __init__(self, path: Path, num_bytes: int) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
@@ -193,7 +193,7 @@ class _NewFile:
         self._write(HEAD_BYTES + offset, piece)
 
     def finish(self, head: bytes) -> None:
-        """The head last: without it the file is nothing."""
+        """Writes the head last, because a file without it is invalid."""
         os.fsync(self._file)
         self._write(0, memoryview(head))
         os.fsync(self._file)
@@ -211,7 +211,7 @@ def _head(name: str, num_bytes: int) -> bytes:
 
 
 def _map(path: Path, name: str, num_bytes: int) -> mmap | None:
-    """The packed memory in the file, or None if it is not the file that it should be."""
+    """Maps the packed memory in a file; None if the file is missing, damaged or of another model."""
     expected = _head(name, num_bytes)
     try:
         with path.open("rb") as file:
@@ -221,7 +221,7 @@ def _map(path: Path, name: str, num_bytes: int) -> mmap | None:
                 return None
             found = mmap(file.fileno(), num_bytes, access=ACCESS_READ, offset=HEAD_BYTES)
             prefer_huge_pages(found)
-        with suppress(OSError):  # read-only: then no process removes by age either
+        with suppress(OSError):  # a read-only directory, from which nothing is removed
             os.utime(path)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -1,4 +1,4 @@
-"""Reads a mapped file of packed weights from the disk before they are used. It changes nothing."""
+"""Reads a mapped file of packed weights from disk ahead of its use. It changes nothing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PIECE_BYTES = 16 << 20
 
 
 class Reading:
-    """A thread that touches each page of a mapping once; the owner of the weights closes it.
+    """A thread that touches each page of a mapping once. The owner of the weights closes it.
 
-    Otherwise each page comes when it is first used: with experts, some of the first fifty steps wait for the disk.
-    Unlike `posix_fadvise`, a touch leaves it to the mapping how large the pages are.
+    Without it, each page is read on its first use: with experts, some of the first fifty steps wait for the disk.
+    Unlike `posix_fadvise`, touching pages lets the mapping determine their size.
     """
 
     def __init__(self, memory: mmap) -> None:
@@ -26,7 +26,7 @@ class Reading:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits for the piece that is being read."""
+        """Ends the thread after the piece that it is reading."""
         self._is_closed.set()
         self._thread.join()
 
@@ -37,4 +37,4 @@ def touch_pages(memory: mmap, is_over: Callable[[], bool]) -> None:
     for start in range(0, len(values), _PIECE_BYTES):
         if is_over():
             return
-        values[start : start + _PIECE_BYTES : PAGESIZE].sum()  # without the interpreter's lock
+        values[start : start + _PIECE_BYTES : PAGESIZE].sum()  # numpy releases the GIL

@@ -1,4 +1,4 @@
-"""Writes packed weights that lie in memory to their file, while the model answers. It packs nothing."""
+"""Writes packed weights from memory to their file while the model serves requests. It packs nothing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 16 << 20
 _FINISH_S = 20.0
-"""Maximum time that closing waits for the file: a short run is not to leave the packing to every next one."""
+"""Maximum time that closing waits for the file, so that short runs do not each pack the model again."""
 
 
 class Writing:
     """A thread that writes one packed file. The owner of the weights closes it.
 
     Args:
-        store: where the file goes.
-        name: of the file, see `packed_file.fingerprint`.
-        memory: the packed weights; they stay as they are.
-        finish_s: maximum time in seconds that `close` waits for a file under way.
+        store: the directory that gets the file.
+        name: name of the file, see `packed_file.fingerprint`.
+        memory: the packed weights; they do not change.
+        finish_s: maximum time in seconds that `close` waits for an unfinished file.
     """
 
     def __init__(self, store: PackedStore, name: str, memory: mmap, finish_s: float = _FINISH_S) -> None:
@@ -35,7 +35,7 @@ class Writing:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits until the file is there, but not for long; what is not finished by then is removed."""
+        """Waits up to `finish_s` for the file; an unfinished file is removed."""
         self._thread.join(self._finish_s)
         self._gave_up.set()
         self._thread.join(self._finish_s)
@@ -53,11 +53,11 @@ class Writing:
 
 
 class _Abandoned(Exception):
-    """The weights are closed before their file is written."""
+    """Ends the copy: the weights were closed before their file was complete."""
 
 
 def copy_packed(source: mmap, sink: Sink, check: Callable[[], None] | None = None) -> None:
-    """Writes all packed bytes to `sink`, piece by piece; before each piece `check` may raise what ends the copy."""
+    """Writes all packed bytes to `sink`, piece by piece. `check` is called before each piece; it may raise to abort."""
     with memoryview(source) as data:
         for start in range(0, len(data), _PIECE_BYTES):
             if check is not None:

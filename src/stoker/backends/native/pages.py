@@ -1,18 +1,18 @@
-"""Which pages of the KV memory belong to which slot: tables, reference counts, copy on write. It touches no memory.
+"""Paged KV: which pages belong to which slot, with reference counts and copy on write. It touches no KV memory.
 
 ```
 page:   PAGE_TOKENS positions of keys and values, over all layers
 slot 0  [ 4 | 0 | 7 ]      length 80 of 96        tables[0] = 4 0 7 -1 …
-slot 1  [ 4 | 0 | 2 ]      length 70: copied from slot 0 at 60, then went on by itself, so 7 was copied to 2 on write
+slot 1  [ 4 | 0 | 2 ]      length 70: copied from slot 0 at 60, then grew by itself, so 7 was copied to 2 on write
 ```
 
-Layers that see only a window have pages, and a ledger, of their own. Of each slot it keeps the last ones:
+Layers with a sliding window have separate pages, in a second ledger. It keeps only the last pages of each slot:
 
 ```
 window  [ -1 | -1 | 5 ]    length 80, keep 10: positions 70 … 79 can be seen again, so 64 … 95 stay
 ```
 
-Pages by reference count: PagedAttention, arXiv:2309.06180.
+Pages with reference counts: PagedAttention, arXiv:2309.06180.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from numpy.typing import NDArray
 from stoker.core.batch import Chunk
 
 PAGE_TOKENS = 32
-"""Positions in a page: what the kernels are built for."""
+"""Positions in a page. The kernels are compiled for this number."""
 
 _NONE = -1
 
 
 class PageLedger:
-    """Pages of `num_slots` sequences of at most `max_tokens` tokens that together hold `kv_tokens` different cells.
+    """The page tables of all slots of one pool, and its free pages.
 
-    Enough pages for every way to share and to diverge: one for every full page of cells, and for each slot one that
-    its own end, and one that its divergence from another, leaves partly filled.
+    There are enough pages for every way in which slots share and diverge: one for every full page of cells, and for
+    each slot two partly filled pages, at its end and where it diverges from another slot.
 
     Args:
-        kv_tokens: different cells.
-        num_slots: sequences.
-        max_tokens: of a sequence.
-        keep: how many positions before its end a slot keeps; 0 = all. Then only whole slots can be copied.
+        kv_tokens: how many different positions (cells) all slots hold together, at most.
+        num_slots: number of sequences.
+        max_tokens: length of the longest sequence.
+        keep: how many positions before its end a slot keeps; 0 = all. If not 0, only whole slots can be copied.
     """
 
     def __init__(self, *, kv_tokens: int, num_slots: int, max_tokens: int, keep: int = 0) -> None:
         self.num_pages = num_pages(kv_tokens=kv_tokens, num_slots=num_slots)
         self.tables: NDArray[np.int32] = np.full((num_slots, pages_for(max_tokens)), _NONE, dtype=np.int32)
-        """For each slot its pages in order, then -1. Shape `(num_slots, pages of max_tokens)`."""
+        """For each slot its page numbers in order, then -1. Shape `(num_slots, pages of max_tokens)`."""
         self._lengths = [0] * num_slots
         self._writable = [0] * num_slots
-        """Up to here each slot can be written to without another look: its pages are allocated, and not shared."""
+        """For each slot the position up to which its pages are known to be allocated and not shared."""
         self._keep = keep
         self._first = [0] * num_slots
-        """The first page that each slot still has."""
+        """For each slot the index of the first page that it still has."""
         self._references = [0] * self.num_pages
-        # The lowest page last: what was used lately is used again, and memory that was never needed is never touched.
+        # The lowest page last: recently freed pages are reused first, and memory that is never needed is never touched.
         self._free = list(reversed(range(self.num_pages)))
 
     @property
@@ -70,7 +70,7 @@ class PageLedger:
         return self._lengths[slot]
 
     def free_runs(self) -> list[tuple[int, int]]:
-        """The free pages as ranges `first … last-1`. From now on the lowest of them is handed out first."""
+        """Returns the free pages as ranges `first … last-1`, and sorts them: the lowest is allocated next."""
         self._free.sort(reverse=True)
         runs: list[tuple[int, int]] = []
         for page in reversed(self._free):
@@ -81,7 +81,7 @@ class PageLedger:
         return runs
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Positions 0 … length-1 of `source` appear in the empty slot `target`; no page is used for it."""
+        """Shares positions `0 … length-1` of `source` with the empty slot `target`, without allocating a page."""
         assert self._lengths[target] == 0, f"slot {target} is not empty"
         assert source != target
         assert 0 <= length <= self._lengths[source], f"slot {source} has no {length} positions"
@@ -94,7 +94,7 @@ class PageLedger:
         self._writable[source] = self._writable[target] = 0
 
     def truncate(self, slot: int, length: int) -> None:
-        """The slot keeps its first `length` positions."""
+        """Cuts the slot back to its first `length` positions and frees pages that no slot needs any more."""
         assert 0 <= length <= self._lengths[slot], f"slot {slot} has no {length} positions"
         first, last = max(pages_for(length), self._first[slot]), pages_for(self._lengths[slot])
         self._release(self._pages(slot, first, last))
@@ -104,15 +104,15 @@ class PageLedger:
             self._first[slot] = 0
 
     def skip(self, slot: int, start: int) -> None:
-        """Positions before `start` of an empty slot are not needed: `prepare` takes no page for them."""
+        """Makes `prepare` allocate no pages for positions before `start` of an empty slot."""
         assert self._lengths[slot] == 0, f"slot {slot} is not empty"
         self._first[slot] = start // PAGE_TOKENS
 
     def prepare(self, slot: int, end: int) -> tuple[int, int] | None:
-        """Makes the positions from the slot's length to `end` writable, without lengthening it yet.
+        """Makes the positions from the slot's length to `end` writable, without lengthening the slot.
 
         Returns:
-            A page and the one that its content must be copied to before anything is written; None if nothing shared
+            A shared page and the new page to which its content must be copied before the write; None if no shared page
             is written to.
         """
         start = self._lengths[slot]
@@ -127,7 +127,7 @@ class PageLedger:
         return copied
 
     def prepare_each(self, chunks: Iterable[Chunk]) -> list[tuple[int, int]]:
-        """`prepare` for each of these, which go on where their slots end; returns the pages to be copied."""
+        """`prepare` for each chunk, which begins where its slot ends. Returns pairs of pages to be copied."""
         copied: list[tuple[int, int]] = []
         for slot, start, entries, _, _, _, _ in chunks:
             assert start == self._lengths[slot], f"a hole or an overlap in slot {slot}"
@@ -137,7 +137,7 @@ class PageLedger:
         return copied
 
     def commit(self, slot: int, end: int) -> None:
-        """What was prepared is written: the slot is `end` positions long. Pages before those that are kept are free."""
+        """Lengthens the slot to `end` positions, which were written, and frees pages of positions that are not kept."""
         self._lengths[slot] = end
         if self._keep and (first := (end - self._keep) // PAGE_TOKENS) > self._first[slot]:
             self._release(self._pages(slot, self._first[slot], first))
@@ -145,7 +145,7 @@ class PageLedger:
             self._first[slot] = first
 
     def commit_each(self, chunks: Iterable[Chunk]) -> None:
-        """`commit` for each of these."""
+        """`commit` for each chunk."""
         if self._keep:
             for chunk in chunks:
                 self.commit(chunk.slot, chunk.end)
@@ -154,7 +154,7 @@ class PageLedger:
             self._lengths[slot] = start + len(entries)
 
     def abandon(self, slot: int) -> None:
-        """What was prepared is not written: the pages behind the slot's length are free again."""
+        """Frees the pages after the slot's length, which were prepared and not written."""
         self._writable[slot] = 0
         row = self.tables[slot]
         last = self._first[slot] + int(np.count_nonzero(row != _NONE))
@@ -165,7 +165,7 @@ class PageLedger:
             self._first[slot] = 0
 
     def check_integrity(self) -> None:
-        """Asserts that tables, reference counts and free pages add up."""
+        """Asserts that page tables, reference counts and free pages are consistent."""
         counted = [0] * self.num_pages
         for slot, length in enumerate(self._lengths):
             first, count = self._first[slot], pages_for(length)
@@ -206,14 +206,14 @@ class PageLedger:
 
 
 def pages_for(num_tokens: int) -> int:
-    """Pages that so many consecutive positions lie in."""
+    """Number of pages for `num_tokens` consecutive positions, the first of which begins a page."""
     return -(-num_tokens // PAGE_TOKENS)
 
 
 def num_pages(*, kv_tokens: int, num_slots: int) -> int:
-    """Pages that are enough for `kv_tokens` different cells in `num_slots` slots, however they share them.
+    """Number of pages that suffices for `kv_tokens` different cells in `num_slots` slots, however slots share them.
 
-    Beyond the full pages of cells, a page exists only because a sequence ends inside it, or leaves another one inside
-    it: at most `num_slots` ends, and at most `num_slots - 1` partings.
+    Besides full pages, a page exists only because a sequence ends inside it, or diverges from another sequence inside
+    it: there are at most `num_slots` ends, and at most `num_slots - 1` divergences.
     """
     return pages_for(kv_tokens) + 2 * num_slots

@@ -1,4 +1,4 @@
-"""The elements of a matrix of any type as floats, of those that are small and computed with as they are."""
+"""Converts tensors of any type to floats, for small matrices that are not computed in their packed form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stoker.backends.native.layout import ALIGNMENT
 
 
 def plain_rows(entry: TensorEntry, data: bytes | memoryview) -> NDArray[np.floating[Any]]:
-    """All rows of a tensor, `(rows, columns)`: half floats as they are, all else as float32.
+    """All rows of a tensor, `(rows, columns)`: F16 as float16, other types as float32.
 
     Args:
-        entry: of the tensor, of which `can_be_plain` is true.
-        data: its bytes.
+        entry: the tensor; `can_be_plain` is true for it.
+        data: the bytes of the tensor.
     """
     columns, kind = entry.shape[0], entry.type.number
     if entry.type.name in FLOAT_TYPES:
@@ -32,7 +32,7 @@ def plain_rows(entry: TensorEntry, data: bytes | memoryview) -> NDArray[np.float
 
 
 def _aligned(num_bytes: int) -> NDArray[np.uint8]:
-    """Zeros, from a multiple of ALIGNMENT on."""
+    """Zeros whose address is a multiple of ALIGNMENT."""
     room = np.zeros(num_bytes + ALIGNMENT, dtype=np.uint8)
     start = -room.ctypes.data % ALIGNMENT
     return room[start : start + num_bytes]

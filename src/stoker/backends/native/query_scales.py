@@ -1,4 +1,4 @@
-"""Queries that are scaled by their position."""
+"""Attention temperature: factors of queries that depend on their position."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryScales:
-    """Queries grow with the logarithm of their position: `1 + slope * ln(1 + floor((position + offset) / period))`."""
+    """The factor of a query grows logarithmically: `1 + slope * ln(1 + floor((position + offset) / period))`."""
 
     slope: float
     period: int
     offset: int = 0
 
     def table(self, num_positions: int) -> NDArray[np.float32]:
-        """Of the positions 0 …"""
+        """The factors of positions `0 … num_positions-1`."""
         steps = (np.arange(num_positions) + self.offset) // self.period
         return (1 + self.slope * np.log1p(steps)).astype(np.float32)

@@ -1,6 +1,6 @@
-"""From the numbers of a file to rotation frequencies: none, linear, YaRN, Llama 3 and LongRoPE scaling, in float64.
+"""Computes RoPE frequencies from a file's parameters, in float64: unscaled, linear, YaRN, Llama 3 and LongRoPE.
 
-Llama 3 and LongRoPE come as one divisor per frequency, in a tensor of the file. YaRN: arXiv:2309.00071.
+A file states Llama 3 and LongRoPE scaling as a tensor with one divisor per frequency. YaRN: arXiv:2309.00071.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rotation import Rope
 
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
-"""Turns within the original context beyond which, and below which, YaRN leaves or stretches a frequency wholly."""
+"""YaRN keeps frequencies with more turns in the original context than the first, and scales those with fewer than the
+second fully."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """How a context is stretched. `factor` 1 and no YaRN: not at all."""
+    """RoPE scaling, which extends the context. With `factor` 1 and no YaRN there is no scaling."""
 
     factor: float = 1.0
     is_yarn: bool = False
     original_context: int
-    """Tokens that the frequencies were trained with before they were stretched."""
+    """Context length in tokens that the unscaled frequencies were trained with."""
     attention_factor: float = 1.0
-    """Given by the file; multiplies sine and cosine."""
+    """Factor of sine and cosine, from the file."""
 
 
 def scaled_rope(
     *, pairs: RopePairs, dim: int, base: float, scaling: RopeScaling, divisors: NDArray[np.float32] | None = None
 ) -> Rope:
-    """The rotation of one kind of layer.
+    """The rotary position embedding of one kind of layer.
 
     Args:
-        pairs: which elements belong together.
-        dim: how many elements of a head are rotated; even.
-        base: the slowest pair turns about `base` times slower than the fastest.
+        pairs: which elements form a pair.
+        dim: number of elements of a head that are rotated; even.
+        base: RoPE's base (theta): the slowest pair turns about `base` times slower than the fastest.
         scaling: linear or YaRN.
-        divisors: one for each of the `dim / 2` frequencies.
+        divisors: a divisor for each of the `dim / 2` frequencies.
     """
     trained = base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if divisors is not None:
@@ -54,12 +55,12 @@ def scaled_rope(
 
 
 def no_rope(pairs: RopePairs, dim: int) -> Rope:
-    """Layers that rotate nothing."""
+    """The rotary position embedding of layers without one: all frequencies are 0."""
     return Rope(pairs=pairs, frequencies=np.zeros(dim // 2))
 
 
 def _yarn_share_kept(dim: int, base: float, original_context: int) -> NDArray[np.float64]:
-    """1 for the fast frequencies, 0 for the slow ones, a ramp between them."""
+    """The share of each unscaled frequency that YaRN keeps: 1 for fast ones, 0 for slow ones, a ramp between them."""
 
     def pair_that_turns(times: float) -> float:
         return dim * log(original_context / (times * 2 * pi)) / (2 * log(base))

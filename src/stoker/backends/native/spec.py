@@ -1,4 +1,4 @@
-"""The typed description of a decoder: all that an architecture decides, and nothing of how it is computed or stored."""
+"""The typed description of a decoder: all that a model's architecture defines, not how it is computed or stored."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from stoker.core.embedding import Pooling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """The heads of a layer's attention."""
+    """The attention heads of a layer."""
 
     num: int
-    """Of queries."""
+    """Number of query heads."""
     num_kv: int
-    """Of keys and values. Divides `num`: each is shared by as many query heads in a row."""
+    """Number of heads of keys and values (GQA). It divides `num`: `num / num_kv` consecutive query heads share one."""
     size: int
-    """Of queries, keys and values alike."""
+    """Elements of a head, the same for queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerInputs:
-    """What each token has for each layer: `norm(projection(x)) + table_scale * table[token]`, x being its embedding."""
+    """Per-layer inputs: `norm(projection(x)) + table_scale * table[token]`, where x is the embedding of the token."""
 
     size: int
-    """Of one layer's."""
+    """Elements of the input of one layer."""
     table: Linear
     projection: Linear
     norm: Norm
-    """Of each layer's by itself."""
+    """Norm over the input of each layer separately."""
     norm_eps: float
     table_scale: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One block.
+    """One block of the decoder: attention or a recurrence, then a feed-forward.
 
     ```
     x += post_attention_norm(output(attention(rope(query_norm(query(n))), rope(key_norm(key(n))), value(n))))
@@ -57,74 +57,74 @@ class Layer:
     x += post_feed_forward_norm(down(activation(gate(m)) * up(m)))                   where m = feed_forward_norm(x)
     ```
 
-    A norm that is missing changes nothing. Without heads and without a recurrence, what is added in place of attention
-    is `query(n)`, and there is no output; or nothing is, if there is no query either.
+    A missing norm is the identity. Without heads and without a recurrence, `query(n)` is added to x in place of
+    attention, and there is no `output`; without a `query` either, nothing is added.
     """
 
     heads: Heads | None
-    """None in layers without attention."""
+    """Attention heads; None = the layer has no attention."""
     recurrence: Recurrence | None = None
-    """What is there in its place."""
+    """A recurrent mixer in place of attention."""
     attention_norm: Norm | None
     query: Linear | None
     key: Linear | None
-    """With `value` missing where the layer sees the keys and values of another one."""
+    """Key projection; `key` and `value` are missing where the layer attends to the keys and values of another layer."""
     value: Linear | None
     latent: Latent | None = None
-    """With it there is no `value`, and `heads` are those of queries and of the only key."""
+    """Latent attention (MLA). With it there is no `value`; `heads` describes the query heads and the only key head."""
     kv_layer: int | None = None
-    """Whose these are: of one before it, with equal heads and window."""
+    """Index of an earlier layer whose keys and values this layer attends to; its heads and window are equal."""
     lent_layer: int | None = None
-    """Of a draft head: whose these are, of the model that it drafts for; it sees those of earlier positions only."""
+    """In a draft head: index of the layer of the target model whose keys and values this layer attends to, of earlier
+    positions only."""
     query_norm: Norm | None = None
     key_norm: Norm | None = None
     norms_values: bool = False
-    """Values have a norm over each head, too, without weights."""
+    """Whether values, too, have a norm over each head; it has no weights."""
     head_norms: HeadNorms = HeadNorms.BEFORE_ROPE
     mixed_norm: Norm | None = None
-    """Of all that attention gives, before `output`."""
+    """Norm over the concatenated heads of attention, before `output`."""
     output: Linear | None
     mixed_gate: Linear | None = None
-    """By its sigmoid what attention gives is multiplied, or by its SiLU what a recurrence gives."""
+    """Gate of the mixer: the result of attention is multiplied by its sigmoid, that of a recurrence by its SiLU."""
     post_attention_norm: Norm | None = None
     sinks: Norm | None = None
-    """Of each query head the score of one more position, whose value is zero."""
+    """Attention sinks: for each query head the score of one additional position, whose value is zero."""
     feed_forward_norm: Norm | None
     gate: Linear | None
-    """With `up` and `down` the block of all rows; None beside experts, or without any feed-forward."""
+    """`gate`, `up` and `down` are the dense feed-forward, which computes all rows; None = only experts, or none."""
     up: Linear | None
     down: Linear | None
     inner_norm: Norm | None = None
-    """Of what `down` takes; not of experts."""
+    """Norm over the input of `down`; experts have none."""
     xielu: Xielu | None = None
-    """Of that activation."""
+    """Parameters of the activation xIELU."""
     experts: Experts | None = None
-    """What they give is added to what the block gives."""
+    """Mixture of experts. Its result is added to that of the dense feed-forward, if the layer has both."""
     gate_cut: float | None = None
-    """Gates of a row that are not this many standard deviations above their mean count as if they were no more than
-    that: what lies above is what the activation sees. None = all are seen as they are.
-    """
+    """Activation sparsity: the threshold of a row of gates is their mean plus this many standard deviations. The
+    activation sees how far each gate exceeds the threshold, 0 if it does not. None = it sees gates as they are."""
     post_feed_forward_norm: Norm | None = None
     injection: Injection | None = None
     streams: StreamUse | None = None
-    """Of each layer of a decoder with `Streams`."""
+    """How the layer uses the parallel residual streams; set in each layer of a decoder with `Streams`."""
     output_scale: float = 1.0
-    """By which x is multiplied behind the layer."""
+    """Factor by which x is multiplied after the layer."""
     output_norm: Norm | None = None
-    """What it makes of x behind the layer takes the place of x. Not of the last layer."""
+    """Norm whose result replaces x after the layer. The last layer has none."""
     is_parallel: bool = False
-    """In m, x is what it was before attention was added; there is no `post_attention_norm` then."""
+    """Parallel attention and feed-forward: in m, x is the layer's input; there is no `post_attention_norm` then."""
     is_beside: bool = False
-    """In n, x is what it was before the layer before this one, which has no feed-forward."""
+    """Whether n is computed from the input of the preceding layer, which has no feed-forward."""
     rope: int = 0
     """Index into `DecoderSpec.ropes`."""
     window: int | None = None
-    """A position sees itself and the `window - 1` before it; None = all before it. Where positions see ahead, it sees
-    `window // 2` before it and as many behind it; None = all."""
+    """Sliding window: a position sees itself and the `window - 1` positions before it; None = all before it. Where
+    positions see ahead (`sees_ahead`), it sees `window // 2` positions before and as many after it; None = all."""
     is_chunked: bool = False
-    """The window does not slide: a position sees those before it as far as the last multiple of `window`."""
+    """Whether the window does not slide: a position then sees back to the last multiple of `window`."""
     scales_queries: bool = True
-    """By `DecoderSpec.query_scales`, if there are any."""
+    """Whether `DecoderSpec.query_scales`, if there are any, apply in this layer."""
 
     @property
     def feed_forward_size(self) -> int:
@@ -132,7 +132,7 @@ class Layer:
 
     @property
     def has_further_parts(self) -> bool:
-        """Whether there is more than attention, feed-forward and norms."""
+        """Whether the layer has parts besides plain attention, a dense feed-forward and norms."""
         parts = (
             self.experts,
             self.recurrence,
@@ -150,7 +150,7 @@ class Layer:
 
     @property
     def places(self) -> tuple[Linear | None, ...]:
-        """Linear maps that adapters may change, in the order of the computation. None = the layer lacks one."""
+        """The linear maps that LoRA adapters may change, in the order of the computation; None for a missing one."""
         return (self.query, self.key, self.value, self.output, self.gate, self.up, self.down)
 
     @property
@@ -186,58 +186,58 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """`norm(activation(linear(x)))`; a norm that is missing changes nothing."""
+    """A dense layer after pooling: `norm(activation(linear(x)))`. A missing norm is the identity."""
 
     linear: Linear
     activation: DenseActivation = DenseActivation.NONE
     norm: Norm | None = None
-    """Always with the mean taken away."""
+    """A layer norm, which subtracts the mean, whatever `DecoderSpec.norm` is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """Small matrices behind pooling, one after the other: of a projection, or of a classifier."""
+    """Dense layers that are applied in order to a pooled hidden state: a projection, or a classifier."""
 
     dense: tuple[Dense, ...]
     is_classifier: bool = False
-    """They give a score for each of some labels, the first of which is the relevance of a text to a query."""
+    """Whether the result is a score for each label; the first is the relevance of a text to a query."""
     pooling: Pooling | None = None
-    """Of a classifier: what it looks at."""
+    """Which pooling a classifier's input comes from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """What a draft head begins with in place of an embedding.
+    """The input of a draft head (MTP, EAGLE), in place of an embedding.
 
     ```
     both = | embedding_norm(embedding of the entry) | hidden_norm(h) |     h: a hidden state of the entry before it
     x    = projection(both)
     ```
 
-    Without a projection, x is h, and what the first layer's queries, keys and values are made from is `both`. A norm
-    that is missing changes nothing.
+    Without a projection, x is h, and the first layer computes queries, keys and values from `both`. A missing norm is
+    the identity.
     """
 
     hidden_size: int
-    """Of h."""
+    """Elements of h."""
     projection: Linear | None
     embedding_norm: Norm | None
     hidden_norm: Norm | None
     fuse: Linear | None = None
-    """h is `fuse(fuse_norm(…))` of what comes into some layers of the model, unless the head itself gave it."""
+    """EAGLE-3: h is `fuse(fuse_norm(…))` of the inputs of some layers of the model, unless the head itself made h."""
     fuse_norm: Norm | None = None
     give: Linear | None = None
-    """Hidden states that the head gives are made by it from what `DecoderSpec.head` is multiplied with."""
+    """Computes the hidden state that the head returns from the input of `DecoderSpec.head`."""
     keeps_norm: bool = False
-    """Without a projection, x is `hidden_norm(h)`."""
+    """Whether, without a projection, x is `hidden_norm(h)` instead of h."""
     gives_sum: bool = False
-    """Hidden states that the head gives are what its last layer leaves in x, without a norm."""
+    """Whether the hidden state that the head returns is x after its last layer, without a norm."""
     first_position: int = 0
-    """Positions before this one are not seen, but by themselves."""
+    """First position that later positions attend to; an earlier position is seen only by itself."""
 
     @property
     def state_size(self) -> int:
-        """Numbers of what the model gives of each entry."""
+        """Elements of the state that the model passes to the head for each entry."""
         return self.hidden_size if self.fuse is None else self.fuse.num_columns
 
     @property
@@ -252,13 +252,11 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """A transformer: embedding, layers, norm, output head.
+    """A transformer: embedding, layers, norm, output head. Also describes encoders and draft heads.
 
     ```
-    x = embedding_norm(embedding * embedding_scale + token_type + positions)
+    x = embedding_norm(embedding * embedding_scale + token_type + positions)        missing parts change nothing
     ```
-
-    What is missing there changes nothing.
     """
 
     architecture: str
@@ -270,55 +268,56 @@ class DecoderSpec:
     attention_scale: float
     """Scores are `attention_scale * (query · key)`."""
     query_scales: QueryScales | None = None
-    """By which queries are multiplied besides, by position."""
+    """Factors of queries that depend on the position, besides `attention_scale`."""
     attention_softcap: float = 0.0
-    """Scores become `softcap * tanh(score / softcap)`; 0 = off."""
+    """Attention scores become `softcap * tanh(score / softcap)`; 0 = off."""
     embedding: Linear
     embedding_scale: float = 1.0
     input_limit: float = 0.0
-    """Queries, keys and values stay within plus and minus this before they are rotated; 0 = off."""
+    """Queries, keys and values are clamped to ± this limit before they are rotated; 0 = off."""
     input_scale: float = 1.0
-    """By which rows that stand in place of embeddings, such as those of images, are multiplied."""
+    """Factor of rows that replace embeddings, such as those of images."""
     deep_layers: int = 0
-    """Number of first layers behind each of which a part of such a row, as wide as an embedding, is added to x."""
+    """DeepStack: after each of this many first layers, a further part of such a row, as wide as an embedding, is added
+    to x."""
     layer_inputs: LayerInputs | None = None
     streams: Streams | None = None
     join: Join | None = None
     token_type: Norm | None = None
-    """Rows of vectors; the first is added to every embedding."""
+    """Token type embeddings; the first is added to the embedding of every token."""
     positions: Norm | None = None
-    """A row for each position."""
+    """Learned position embeddings, a row for each position."""
     embedding_norm: Norm | None = None
     replaces_stream: bool = False
-    """What `attention_norm` and `feed_forward_norm` give takes the place of x."""
+    """Whether the results of `attention_norm` and `feed_forward_norm` replace x in the residual stream."""
     sees_ahead: bool = False
-    """A position sees all of its sequence: an encoder."""
+    """Whether attention is bidirectional, as in an encoder: a position sees its whole sequence."""
     distance_slopes: tuple[float, ...] | None = None
-    """Of each query head: what its scores lose with each position that lies between (ALiBi)."""
+    """ALiBi: for each query head, how much a score decreases with each position of distance."""
     ropes: tuple[Rope, ...]
     layers: tuple[Layer, ...]
     output_norm: Norm
     head: Linear
-    """The same tensor as `embedding` if the file has no head of its own."""
+    """The output head (unembedding); equal to `embedding` if the file has no separate one."""
     logit_softcap: float = 0.0
     """Logits become `softcap * tanh(logit / softcap)`; 0 = off."""
     pooled: Pooled | None = None
-    """What becomes of the hidden states of a sequence that is embedded, beyond pooling."""
+    """Dense layers that follow pooling when a sequence is embedded."""
     trained_context: int
-    """In tokens."""
+    """Context length that the model was trained with, in tokens."""
     draft_head: DecoderSpec | None = None
-    """A layer of the file that guesses further tokens, as a decoder with a `join`. Embedding and output head are those
-    of this decoder, unless the file has others for it."""
+    """The draft head (MTP) in the same file, as a decoder with a `join`. It uses the embedding and output head of this
+    decoder, unless the file has separate ones for it."""
     extracted_layers: tuple[int, ...] = ()
-    """Layers of which a draft head in another file reads what comes into them."""
+    """Layers whose inputs a draft head in another file reads."""
     lent: frozenset[str] = frozenset()
-    """Of a draft head in a file of its own: which of `embedding` and `head` lie in that of the model."""
+    """In a draft head with a file of its own: which of `embedding` and `head` the target model's file has instead."""
     unused: frozenset[str] = field(default=frozenset())
-    """Tensors of the file that need not be loaded, such as tables that are in `ropes` already."""
+    """Tensors of the file that need not be loaded, such as tables that are already part of `ropes`."""
 
     @property
     def row_width(self) -> int:
-        """Numbers of a row that stands in place of an embedding, with its parts for `deep_layers`."""
+        """Elements of a row that replaces an embedding, including its parts for `deep_layers`."""
         return (1 + self.deep_layers) * self.hidden_size
 
     @property
@@ -327,14 +326,14 @@ class DecoderSpec:
 
     @property
     def embedding_size(self) -> int:
-        """Numbers of the embedding of a sequence; 1 of a classifier."""
+        """Elements of the embedding of a sequence; 1 for a classifier."""
         if self.pooled is None:
             return self.hidden_size
         return 1 if self.pooled.is_classifier else self.pooled.dense[-1].linear.num_rows
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """Every matrix once, in the order of the computation; a tied head is not there twice."""
+        """Every matrix once, in the order of the computation; a tied output head does not appear twice."""
         ends = tuple(getattr(self, name) for name in ("embedding", "head") if name not in self.lent)
         ends += () if self.layer_inputs is None else (self.layer_inputs.table, self.layer_inputs.projection)
         ends += () if self.streams is None else (self.streams.split, self.streams.join)
@@ -362,7 +361,7 @@ class DecoderSpec:
 
     @property
     def heads(self) -> Heads:
-        """Of the first layer with attention, and of all if they are equal."""
+        """The heads of the first layer with attention; with `has_equal_layers`, of all layers."""
         return next(layer.heads for layer in self.layers if layer.heads is not None)
 
     @property
@@ -372,17 +371,17 @@ class DecoderSpec:
 
     @property
     def kv_head_sizes(self) -> tuple[int, ...]:
-        """Of each head of keys and values of any layer its size."""
+        """The size of each head of keys and values, of all layers that have keys and values of their own."""
         own = (layer for layer in self.layers if layer.kv_layer is None and layer.lent_layer is None)
         all_heads = [layer.heads for layer in own if layer.heads is not None]
         return tuple(heads.size for heads in all_heads for _ in range(heads.num_kv))
 
     @property
     def borrows_keys(self) -> bool:
-        """Whether it is a draft head that sees keys and values of the model, and has none."""
+        """Whether this is a draft head that attends to keys and values of the target model and has none of its own."""
         return any(layer.lent_layer is not None for layer in self.layers)
 
     @property
     def state_bytes(self) -> int:
-        """What recurrent layers keep of a sequence, however long it is; 0 = there are none."""
+        """Bytes of all recurrent layers' states for one sequence, independent of its length; 0 = there are none."""
         return 4 * sum(layer.recurrence.state_floats for layer in self.layers if layer.recurrence is not None)

@@ -1,4 +1,4 @@
-"""How the threads of this process's decoders behave beside those of others. It starts none."""
+"""Plans the compute threads of this process's decoders: their number, CPUs and memory. It starts no threads."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """What decoders are opened with."""
+    """The thread settings with which decoders are created."""
 
     count: int
-    """That compute, the caller's included."""
+    """Number of threads that compute, including the calling thread."""
     cores: _native.SharedCores | None
-    """By which all models of a server together never compute with more threads than there are cores."""
+    """Limits the computing threads of all models of a server together to the number of cores; None = no limit."""
     cpus: list[int]
-    """Where they stay; empty = anywhere."""
+    """CPUs to which the threads are pinned; empty = threads are not pinned."""
 
 
 def spread_memory() -> bool:
-    """Has memory that is taken from now on come from all nodes (NUMA) near to the cores of this process, in turn.
+    """Makes memory that is allocated from now on interleave over all NUMA nodes near the cores of this process.
 
     Returns:
-        Whether there are several, and it does.
+        Whether there are several such nodes, and memory is interleaved.
     """
     nodes = memory_nodes()
     is_spread = len(nodes) > 1 and _native.take_memory_in_turn(nodes)
@@ -38,10 +38,10 @@ def spread_memory() -> bool:
 
 
 def plan_threads(count: int) -> Threads:
-    """Threads as the environment says, see `backends.cores`. More threads than cores are allowed.
+    """Returns thread settings according to the environment, see `backends.cores`. More threads than cores are allowed.
 
     Args:
-        count: threads that compute.
+        count: number of threads that compute.
     """
     return Threads(count, _shared_cores(max(count, usable_cores())), cpus_to_stay_on(count))
 

@@ -1,6 +1,6 @@
-"""The packed weights of a model: made once by several threads, then mapped from a shared file.
+"""The packed weights of a model: several threads pack them once; later starts map them from a shared file.
 
-Where the file lies and what stands in it is the matter of `packed_file`; here it is filled, or memory in its stead.
+This module fills the file, or memory instead. `packed_file` defines the file's location and format.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from stoker.backends.native.plain_rows import plain_rows
 from stoker.errors import ModelFileInvalid, ResourceExhausted
 
 PackProgress: TypeAlias = Callable[[int, int], None]
-"""Told the bytes packed so far and those to pack in all; from the thread that loads."""
+"""Called by the loading thread with the number of bytes packed so far, and the number to pack in total."""
 
 _TILE_ROWS = 16
 _PIECE_BYTES = 2 << 20
-"""About how much one thread packs at a time."""
+"""Approximate size of the piece that a thread packs at a time, in packed bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Packed memory, mapped read-only or private. It lives as long as this object or a decoder made from it."""
+    """A model's packed weights, in a read-only or private mapping that lives as long as this object or its decoders."""
 
     memory: mmap
     layout: Layout
     is_shared: bool
-    """It is a file, and other processes with the same model use the same memory."""
+    """Whether the memory is a mapped file, which other processes with the same model share."""
     writing: Writing | None = None
-    """Of the file, for the next start; None = it is there, or there is to be none."""
+    """The thread that writes the packed file for the next start; None = there is such a file, or none is wanted."""
     reading: Reading | None = None
-    """Of the file that is mapped, ahead of its use; None = the memory is no file."""
+    """Reads the mapped file ahead of its use; None = the memory is not a mapped file."""
 
     def close(self) -> None:
-        """Waits for a file that is being written, but not for long. The memory goes with its last user."""
+        """Stops reading ahead, and waits briefly for a file that is being written. The last user frees the memory."""
         if self.reading is not None:
             self.reading.close()
         if self.writing is not None:
@@ -73,18 +73,18 @@ def load_weights(
 
     Args:
         parts: the files of the model, open.
-        layout: what goes where.
-        directory: of packed files; None = keep them in memory alone.
-        max_bytes: how much the directory may hold besides this model; what was not used for longest goes.
-        threads: that pack.
-        progress: told how far it is, if there is something to pack.
-        may_copy: no other process of this model needs the same memory. A file in small pages is then read into memory,
-            which has huge ones, and what is packed now stays in memory, while a thread writes the file.
-        is_spread: memory comes from several nodes in turn; with `may_copy`, a file is read into it.
+        layout: the place of each matrix and vector.
+        directory: directory of packed files; None = pack into memory only.
+        max_bytes: limit of the directory besides this model; the least recently used files are deleted.
+        threads: number of threads that pack.
+        progress: called with the progress, if something must be packed.
+        may_copy: whether the memory may be private to this process. A file in small pages is then copied into memory
+            with huge pages; newly packed weights stay in memory, while a thread writes the file.
+        is_spread: memory is interleaved over several NUMA nodes; with `may_copy`, a file is copied into such memory.
 
     Raises:
-        ModelFileInvalid: the file was changed meanwhile.
-        ResourceExhausted: neither the directory nor the memory has room.
+        ModelFileInvalid: the file was changed while it was loaded.
+        ResourceExhausted: there is room neither in the directory nor in memory.
     """
     before = _identities(parts)
 
@@ -105,7 +105,7 @@ def load_weights(
         return Weights(_in_memory(layout.num_bytes, fill), layout, is_shared=False)
     if may_copy and (is_spread or lies_in_small_pages(found)):
         copied = _in_memory(layout.num_bytes, partial(copy_packed, found))
-        found.close()  # what of it the kernel keeps in its cache serves the next start
+        found.close()  # its pages in the system's page cache serve the next start
         return Weights(copied, layout, is_shared=False)
     return Weights(found, layout, is_shared=True, reading=Reading(found))
 
@@ -118,13 +118,13 @@ def pack_weights(
     threads: int,
     progress: PackProgress | None = None,
 ) -> bool:
-    """Packs a model for later starts, if it is not packed yet. Arguments as of `load_weights`.
+    """Packs a model for later starts, unless it is packed already. For the arguments see `load_weights`.
 
     Returns:
-        Whether the directory has it; if not, the log says why.
+        Whether the directory has the packed file now; if not, the log says why.
 
     Raises:
-        ModelUnsupported: the native executor does not run it.
+        ModelUnsupported: the native backend does not support the model.
         ModelFileInvalid: the file contradicts itself.
     """
     parts = ModelParts(files)
@@ -137,7 +137,7 @@ def pack_weights(
 
 
 class _Memory:
-    """A sink that is memory of this process alone."""
+    """A sink that writes to private memory of this process."""
 
     def __init__(self, num_bytes: int) -> None:
         try:
@@ -171,7 +171,7 @@ def _identities(parts: ModelParts) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some tiles of one matrix, and where they go."""
+    """Some tiles of one matrix, and their offset in packed memory: one task of a packing thread."""
 
     type: int
     source: memoryview
@@ -188,7 +188,7 @@ class _Piece:
 
 
 def _pack_all(parts: ModelParts, layout: Layout, sink: Sink, threads: int, progress: PackProgress | None) -> None:
-    """Every byte of the layout is written once; what lies between is zero already."""
+    """Writes every matrix and vector of the layout once. The gaps between them are zero already."""
     for values, place in _vectors(parts, layout):
         sink.write(place.offset, memoryview(values.tobytes()))
     done, total = 0, sum(place.num_bytes for place in _placed_once(layout).values())
@@ -231,7 +231,7 @@ def _pieces(parts: ModelParts, layout: Layout) -> Iterator[_Piece]:
 
 
 def _rows_of(data: memoryview, row_bytes: int, linear: Linear, row: int, count: int) -> memoryview:
-    """Some rows of the matrix; a copy only if they do not lie behind one another."""
+    """The bytes of some rows of a matrix; a copy only if the rows are not consecutive in the file."""
     if linear.run:
         every_row = np.frombuffer(data, dtype=np.uint8).reshape(-1, row_bytes)
         return every_row[linear.rows_in_file()[row : row + count]].reshape(-1).data
@@ -240,7 +240,7 @@ def _rows_of(data: memoryview, row_bytes: int, linear: Linear, row: int, count: 
 
 
 def _turned(parts: ModelParts, linear: Linear, place: PlacedMatrix) -> tuple[memoryview, int]:
-    """The transposes of the runs of rows, and the bytes of a row of theirs."""
+    """The transposes of the runs of rows, as floats, and the bytes of a row of a transpose."""
     rows = plain_rows(parts.tensors[linear.weight], parts.tensor_data(linear.weight))[linear.rows_in_file()]
     turned = rows.reshape(-1, linear.num_columns, linear.turned_columns).transpose(0, 2, 1)
     values = np.ascontiguousarray(turned, dtype=np.float32 if place.type == F32 else np.float16)
@@ -248,7 +248,7 @@ def _turned(parts: ModelParts, linear: Linear, place: PlacedMatrix) -> tuple[mem
 
 
 def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
-    """A tied head lies where the embedding does."""
+    """The matrices without a tied output head, whose place is that of the embedding."""
     by_offset = {place.offset: (linear, place) for linear, place in layout.matrices.items()}
     return dict(by_offset.values())
 
@@ -262,7 +262,7 @@ def _norm_weights(parts: ModelParts, norm: Norm) -> NDArray[np.float32]:
 
 def _vectors(parts: ModelParts, layout: Layout) -> Iterator[tuple[NDArray[np.float32], PlacedVector]]:
     for norm, place in layout.norms.items():
-        with np.errstate(invalid="ignore"):  # of a damaged file they may be anything
+        with np.errstate(invalid="ignore"):  # a damaged file may hold any numbers
             values = _norm_weights(parts, norm) * np.float32(norm.scale)
         if norm.bias is not None:
             values = np.concatenate([values, parts.floats(norm.bias)])

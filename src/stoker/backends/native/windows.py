@@ -1,4 +1,4 @@
-"""Layers that see only a window: which pages of a slot they need, and whether these lie apart. It touches no memory."""
+"""Layers with a sliding window: which positions they keep, whether they have separate pages. It touches no memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from stoker.backends.native.spec import DecoderSpec
 from stoker.core.model_info import WindowPool
 
 MAX_DRAFT = 63
-"""Entries that a window, or a state, can be cut back by."""
+"""Maximum number of drafted entries that a slot with windows or recurrent states can be cut back by."""
 
 
 def window_of(spec: DecoderSpec) -> int:
-    """The largest window of any layer; 0 = there is none."""
+    """The largest sliding window of any layer, in positions; 0 = no layer has a window."""
     return max((layer.window or 0 for layer in spec.layers), default=0)
 
 
@@ -24,23 +24,23 @@ def window_head_sizes(spec: DecoderSpec) -> list[int]:
 
 
 def has_window_pages(spec: DecoderSpec) -> bool:
-    """Whether layers with a window can have pages of their own, so that they keep less than the others."""
+    """Whether layers with a window can have separate pages, so that they keep fewer positions than other layers."""
     num_windowed = len(window_head_sizes(spec))
     return 0 < num_windowed < len(spec.kv_head_sizes) and not spec.sees_ahead and not spec.state_bytes
 
 
 def kept_positions(window: int) -> int:
-    """Positions before the end of a slot that are needed again: what a draft is cut back to still sees its window."""
+    """Positions before a slot's end that must be kept: after a rollback a new position still sees its whole window."""
     return window - 1 + MAX_DRAFT
 
 
 def window_reach(window: int) -> int:
-    """Positions before the end of a slot whose pages it holds, at most."""
+    """Maximum number of positions before the end of a slot whose window pages the slot holds."""
     return kept_positions(window) + PAGE_TOKENS - 1
 
 
 def plan_windows(spec: DecoderSpec, options: NativeOptions) -> WindowPool | None:
-    """The pool of layers with a window, if one is wanted, and if other layers keep every position."""
+    """The KV pool of layers with a window; None if none is wanted, possible, or smaller than keeping every position."""
     reach = window_reach(window_of(spec))
     if not options.window_tokens or not has_window_pages(spec) or options.context_size <= reach:
         return None

@@ -1,4 +1,4 @@
-"""Language models as ONNX graphs, on ONNX Runtime. The only room with `onnxruntime`."""
+"""The ONNX backend: language models as ONNX graphs, on ONNX Runtime. No other folder imports `onnxruntime`."""
 
 from stoker.backends.onnx.backend import OnnxBackend, OnnxOptions, max_logits_bytes
 from stoker.backends.onnx.encoder import OnnxEncoder, OnnxEncoderOptions

@@ -1,4 +1,4 @@
-"""The ONNX backend: language models as ONNX graphs, computed by ONNX Runtime. It decides nothing."""
+"""The ONNX backend: it runs language models as ONNX graphs on ONNX Runtime. It schedules nothing."""
 
 from __future__ import annotations
 
@@ -49,65 +49,66 @@ _USUAL_CONTEXT = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxOptions:
-    """How a model is loaded.
+    """The options with which one model is loaded. Immutable.
 
     Raises:
         ConfigError: a number is out of its range.
     """
 
     context_size: int
-    """Longest single sequence, in tokens."""
+    """Length of the longest single sequence, in tokens."""
     kv_tokens: int
-    """Cells of the pool that all sequences share, in tokens."""
+    """Size of the KV pool that all sequences share, in tokens."""
     num_slots: int = 64
-    """Most sequences that hold KV, running and retained."""
+    """Most sequences that hold KV at the same time, running and retained."""
     max_batch_tokens: int = _BATCH_TOKENS
-    """Most entries of one forward pass. Graphs that give logits for each of them get fewer."""
+    """Most entries of one forward pass. Graphs that return logits for every entry get fewer."""
     max_paddings: int | None = None
     """Most positions of padding in one run of a graph that needs padding; None = any number."""
     threads: int | None = None
     """CPU threads, 1 … 512. None = one per core that this process may use."""
     provider: str = "auto"
-    """Who computes: `auto`, `cpu`, `cuda` …"""
+    """Execution provider of ONNX Runtime: `auto`, `cpu`, `cuda` …"""
     device_id: int = 0
-    """Which device of the provider."""
+    """Which device of the provider computes."""
     spins: bool = False
-    """Threads spin for a moment before they sleep: for a model that shares its cores with no other."""
+    """Whether threads spin for a moment before they sleep. For a model that does not share its cores."""
     packed_directory: Path | None = None
-    """Where packed weights lie that several processes map: for replicas. None = they are packed in memory."""
+    """Directory of packed weights that several processes (replicas) map. None = each packs weights in memory."""
     operators: Path | None = None
-    """The library with operators of Stoker's own, for graphs that have a use for them. None = ONNX Runtime's alone."""
+    """Library with Stoker's own operators, for graphs that can use them. None = only ONNX Runtime's operators."""
     name: str = ""
     architecture: str = "onnx"
     trained_context: int = 0
-    """0 = the context size."""
+    """Context length that the model was trained with, in tokens; 0 = `context_size`."""
 
     def __post_init__(self) -> None:
         check_sizes(self)
 
 
 class OnnxBackend:
-    """A language model as an ONNX graph: a pool of KV, many sequences. Satisfies `Backend`, `KVPort` and `RowsPort`.
+    """A loaded language model as an ONNX graph, with one pool of KV. Satisfies `Backend`, `KVPort` and `RowsPort`.
 
-    Where every attention of the graph is a `GroupQueryAttention`, KV stays in its place; other graphs give their KV
-    back longer than they took it, or have none. Sequences of any lengths are decoded in one run, and each chunk of a
-    prompt in one of its own: `GroupQueryAttention` takes several tokens with a past of one sequence only.
+    If every attention of the graph is a `GroupQueryAttention`, KV is updated in place (`InPlaceKV`). Other graphs
+    return their KV as new, longer tensors (`GrowingKV`), or have no KV cache (`RecomputedKV`). One run decodes
+    sequences of any lengths. Each chunk of a prompt gets a run of its own, because `GroupQueryAttention` takes several
+    tokens with a past only for a single sequence.
 
-    Logits of a sequence hardly depend on its batch-mates and on how its prompt was cut, but not to the bit: ONNX
-    Runtime chooses other kernels for other shapes.
+    Logits of a sequence hardly depend on the rest of the batch and on how its prompt was cut into chunks, but they are
+    not the same to the bit: ONNX Runtime chooses other kernels for other shapes.
 
     Args:
         graph: the file.
-        signature: how to call it.
-        options: sizes.
-        table: the graph that makes rows of token ids, for one that takes rows.
-        eog_token_ids: what the tokenizer says.
-        mark: told when a run has been bound, and when it has been computed.
+        signature: the roles of the graph's inputs and outputs.
+        options: sizes, threads and provider.
+        table: the graph that computes embeddings of token ids (`embed_tokens`), if `graph` takes embeddings.
+        eog_token_ids: end-of-generation tokens, as the tokenizer states them.
+        mark: called when the inputs of a run are bound, and when the run has been computed.
 
     Raises:
-        ModelUnsupported: ONNX Runtime is not installed, or does not run this graph.
+        ModelUnsupported: ONNX Runtime is not installed, or cannot run this graph.
         ModelFileInvalid: the file is damaged.
-        ResourceExhausted: weights or KV do not fit.
+        ResourceExhausted: there is no memory for the weights or for the KV.
         ConfigError: there is no such provider.
     """
 
@@ -125,7 +126,7 @@ class OnnxBackend:
         self._signature = signature
         self._options = _session_options(options)
         self._session: Session | None = open_session(graph, self._options)
-        # A graph may hold all its weights, so it is kept only where another provider could have to load it.
+        # A graph may contain all weights, so it is kept only if another provider may have to load it later.
         self._graph = None if self._session.provider == CPU else graph
         self._info = _model_info(graph.path, signature, options, eog_token_ids)
         memory = KVMemory(
@@ -138,12 +139,12 @@ class OnnxBackend:
         self._memory = memory
         self._logits: Logits = np.empty((0, signature.vocab_size), dtype=np.float32)
         self.row_width = signature.row_width
-        """See `RowsPort`; 0 = the graph takes token ids."""
+        """Numbers of a row, see `RowsPort`; 0 = the graph takes token ids instead of rows."""
         self._entries = None if table is None else EntryRows(table, signature.row_width, self._options)
         self._kv = self._graph_kv(self._session, memory, options, mark)
         self._max_paddings = options.max_paddings if signature.can_pad else 0
         if signature.can_pad and self.is_in_place:
-            self._max_paddings = None  # rows of any length lie side by side anyway
+            self._max_paddings = None  # rows of different lengths need no padding there
 
     @property
     def info(self) -> ModelInfo:
@@ -151,18 +152,18 @@ class OnnxBackend:
 
     @property
     def provider(self) -> str:
-        """Who computes: `cpu`, `cuda` …"""
+        """The execution provider that computes: `cpu`, `cuda` …"""
         return self._open_session().provider
 
     @property
     def is_in_place(self) -> bool:
-        """KV is never copied by a step."""
+        """Whether the graph updates KV in place, so that no step copies it."""
         return isinstance(self._kv, InPlaceKV)
 
     def forward(self, batch: Batch) -> Logits:
-        """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
+        """See `Backend.forward`. After a `BackendError` every slot has the length that the batch's operations gave it.
 
-        Where a device fails, the next provider computes the batch once more, and everything after it.
+        If a device fails, the next provider recomputes the batch, and computes all later batches.
 
         Raises:
             ModelNotLoaded: the backend was closed.
@@ -180,11 +181,11 @@ class OnnxBackend:
         return logits
 
     def _failure(self, chunks: Sequence[Chunk], logits: Logits) -> Exception | None:
-        """Why these chunks could not be computed; None = they were. After a failure, nothing of them is left."""
+        """Computes the chunks; returns the error if that fails, else None. After a failure the slots are unchanged."""
         try:
             self._compute(chunks, logits)
         except load_errors() as error:
-            with suppress(*load_errors()):  # what lies on a device that is gone cannot be read
+            with suppress(*load_errors()):  # the memory of a failed device cannot be read
                 for chunk in chunks:
                     if self._kv.length(chunk.slot) > chunk.start:
                         self._kv.truncate(chunk.slot, chunk.start)
@@ -192,11 +193,11 @@ class OnnxBackend:
         return None
 
     def _go_on_elsewhere(self, reason: str) -> bool:
-        """Whether another provider can compute from now on. Each is tried once, and the CPU has no successor."""
+        """Switches to another provider; returns whether there is one. Each is tried once, the CPU last."""
         failed = self._open_session().provider
         if self._graph is None:
             return False
-        unfit = ON_DEVICES if self.is_in_place else ()  # KV in its place lies in the machine's memory
+        unfit = ON_DEVICES if self.is_in_place else ()  # in-place KV is in host memory
         options = replace(self._options, failed=(*self._options.failed, failed, *unfit))
         try:
             session = open_session(self._graph, options)
@@ -227,7 +228,7 @@ class OnnxBackend:
             raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
 
     def expect_kv(self, num_bytes: int) -> None:
-        """See `KVPort.expect_kv`: in which slot's rows it will be is not known."""
+        """See `KVPort.expect_kv`. Does nothing, because the rows that an import will write to are not known yet."""
 
     def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
         """See `RowsPort.hold_rows`."""
@@ -240,7 +241,7 @@ class OnnxBackend:
             self._entries.rows.drop(key)
 
     def close(self) -> None:
-        """Frees the KV; the weights go with their last user. Calling it twice is allowed."""
+        """Frees the KV. Weights are freed with their last user. Calling it twice is allowed."""
         if self._session is None:
             return
         self._session = None
@@ -274,7 +275,7 @@ class OnnxBackend:
             self._kv.truncate(op.slot, op.length)
 
     def _logits_of(self, num_rows: int) -> Logits:
-        """Always the same memory: new pages would cost as much as the copy."""
+        """Always a part of the same array: to touch new pages would cost as much as the copy."""
         if num_rows > len(self._logits):
             self._logits = np.empty((num_rows, self._info.vocab_size), dtype=np.float32)
         return self._logits[:num_rows]
@@ -291,7 +292,7 @@ class OnnxBackend:
                 self._kv.commit(chunk.slot, chunk.end)
 
     def _groups(self, chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
-        """What is computed in one run each: a prompt's chunk alone, single tokens together."""
+        """Groups of chunks, one for each run: a prompt's chunk alone, chunks of one token together."""
         for chunk in chunks:
             assert chunk.start == self._kv.length(chunk.slot), f"a hole or an overlap in slot {chunk.slot}"
         singles = [chunk for chunk in chunks if len(chunk.entries) == 1]
@@ -304,7 +305,7 @@ class OnnxBackend:
             yield from split_by_padding(singles, self._max_paddings)
 
     def _parts(self, chunk: Chunk) -> Sequence[Chunk]:
-        """What of a prompt's chunk can be computed at once."""
+        """The parts of a prompt's chunk that need separate runs."""
         chunks = self._signature.chunks
         if chunks == "never" or (chunks == "first" and chunk.start > 0):
             return split_by_tokens(chunk)
@@ -348,11 +349,12 @@ def _model_info(path: Path, signature: Signature, options: OnnxOptions, eog_toke
 
 
 def max_logits_bytes(signature: Signature, longest: int | None = None) -> int:
-    """What the logits of one run take at most, as the graph gives them.
+    """Maximum number of bytes of the logits that the graph returns from one run.
 
     Args:
-        signature: of the graph.
-        longest: sequence in tokens, which a graph without a cache computes at once; None = the usual one.
+        signature: the signature of the graph.
+        longest: length in tokens of the longest sequence, which a graph without a KV cache computes in one run; None =
+            `_USUAL_CONTEXT`.
     """
     num_rows = _batch_tokens(signature, _BATCH_TOKENS) if signature.kv else longest or _USUAL_CONTEXT
     num_rows = num_rows if _gives_unwanted(signature) else 1
@@ -360,7 +362,7 @@ def max_logits_bytes(signature: Signature, longest: int | None = None) -> int:
 
 
 def _gives_unwanted(signature: Signature) -> bool:
-    """Logits for every entry come out, wanted or not."""
+    """Whether the graph returns logits for every entry, wanted or not."""
     return signature.gives_all_rows and not signature.can_choose_rows
 
 

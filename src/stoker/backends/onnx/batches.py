@@ -1,4 +1,4 @@
-"""How the chunks of a step are divided into runs of a graph that cannot take them all at once. It computes nothing."""
+"""Splits the chunks of a step into runs, for graphs that cannot compute all chunks in one. It computes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.core.media import RowPiece
 
 
 def split_by_rows(chunk: Chunk, *, gives_all_rows: bool) -> list[Chunk]:
-    """The parts of a chunk, for a graph that may give the logits of a run's last position alone."""
+    """The parts of a chunk. Unless `gives_all_rows`, a run returns the logits of its last position only."""
     if gives_all_rows or chunk.num_logits <= 1:
         return [chunk]
     first = len(chunk.entries) - chunk.num_logits + 1
@@ -23,11 +23,11 @@ def split_by_tokens(chunk: Chunk) -> list[Chunk]:
 
 
 def split_by_padding(chunks: Sequence[Chunk], max_paddings: int | None) -> Iterator[Sequence[Chunk]]:
-    """Chunks of one entry in groups that need at most so much padding; the same chunks are grouped alike each time.
+    """Groups chunks of one entry so that no group needs too much padding. Equal chunks always get the same groups.
 
     Args:
-        chunks: of different slots.
-        max_paddings: positions in one group; None = any number, and all stay together.
+        chunks: chunks of different slots.
+        max_paddings: most padded positions in one group; None = any number: all chunks are one group.
     """
     if max_paddings is None:
         yield from ([chunks] if chunks else [])
@@ -43,7 +43,7 @@ def split_by_padding(chunks: Sequence[Chunk], max_paddings: int | None) -> Itera
 
 
 def _part(chunk: Chunk, first: int, last: int, num_logits: int) -> Chunk:
-    """The entries `first … last-1` of a chunk as a chunk, with the rows of images among them and their positions."""
+    """The entries `first … last-1` of a chunk as a chunk, including its rows of images and rotary positions."""
     shift, rows = chunk.shift, list[RowPiece]()
     for piece in chunk.rows:
         end = piece.offset + piece.length

@@ -1,4 +1,4 @@
-"""Encoders as ONNX graphs: they embed texts or score pairs, and write nothing. Satisfies `Backend` and `Embedder`."""
+"""Encoders as ONNX graphs: they embed texts or score pairs of texts, and do not generate."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from stoker.errors import BackendError, ModelNotLoaded
 _NUM_SLOTS = 64
 _BATCH_TOKENS = 2048
 _MAX_PADDED = 1.25
-"""Positions of a run for each token in it, at most: a longer text runs with others of about its length."""
+"""Most positions of a run, padding included, for each of its tokens: texts of similar length share a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxEncoderOptions:
-    """How an encoder is loaded."""
+    """The options with which one encoder is loaded."""
 
     max_tokens: int
-    """Longest text."""
+    """Length of the longest text, in tokens."""
     pooling: Pooling
     vocab_size: int
     suffix: tuple[Entry, ...] = ()
-    """What the model wants behind every text."""
+    """Tokens that the model expects at the end of every text."""
     separator: tuple[Entry, ...] = ()
-    """What it wants between the two texts of a pair."""
+    """Tokens that the model expects between the two texts of a pair."""
     threads: int | None = None
-    """None = one per core that this process may use."""
+    """CPU threads. None = one per core that this process may use."""
     provider: str = "auto"
     device_id: int = 0
     name: str = ""
@@ -47,7 +47,7 @@ class OnnxEncoderOptions:
 
 
 class OnnxEncoder:
-    """A graph that takes whole texts.
+    """A loaded encoder, which computes each text in one run. Satisfies `Backend` and `Embedder`.
 
     Raises:
         ModelError, ResourceExhausted, ConfigError: see `open_session`.
@@ -75,15 +75,15 @@ class OnnxEncoder:
 
     @property
     def provider(self) -> str:
-        """Who computes: `cpu`, `cuda` …"""
+        """The execution provider that computes: `cpu`, `cuda` …"""
         return self._open_session().provider
 
     def embed(self, pieces: Sequence[Piece]) -> Embeddings:
         """See `Embedder.embed`. Every piece is a whole text.
 
         Raises:
-            BackendError: ONNX Runtime fails.
-            ModelNotLoaded: it was closed.
+            BackendError: ONNX Runtime failed.
+            ModelNotLoaded: the encoder was closed.
         """
         found = np.empty((len(pieces), self._signature.size), dtype=np.float32)
         for group in _groups(pieces):
@@ -91,7 +91,7 @@ class OnnxEncoder:
         return found
 
     def forward(self, batch: Batch) -> Logits:
-        """Never has logits, as `info.can_generate` says.
+        """An encoder has no logits (`info.can_generate` is false).
 
         Raises:
             BackendError: always.
@@ -99,7 +99,7 @@ class OnnxEncoder:
         raise BackendError(f"{self.info.name} is an encoder: it does not generate text")
 
     def close(self) -> None:
-        """Gives the session back; the weights go with their last user. Calling it twice is allowed."""
+        """Releases the session. Weights are freed with their last user. Calling it twice is allowed."""
         self._session = None
 
     def _open_session(self) -> Session:
@@ -108,7 +108,7 @@ class OnnxEncoder:
         return self._session
 
     def _run(self, pieces: Sequence[Piece]) -> NDArray[np.float32]:
-        """Texts of about one length, padded behind."""
+        """Computes texts of similar length in one run, padded at the end."""
         session, signature = self._open_session(), self._signature
         longest = max(len(piece.entries) for piece in pieces)
         feeds: dict[str, NDArray[Any]] = {
@@ -142,14 +142,14 @@ class OnnxEncoder:
 
 
 def _second_text(entries: Sequence[Entry], separator: Sequence[Entry]) -> int:
-    """Where the second text of a pair begins; the end if there is only one."""
+    """Index of the first token of a pair's second text; the number of tokens if there is only one text."""
     size = len(separator)
     ends = (at + size for at in range(len(entries) - size) if tuple(entries[at : at + size]) == tuple(separator))
     return next(ends, len(entries)) if size else len(entries)
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[list[int]]:
-    """Indices of pieces of about one length, for which little padding is computed."""
+    """Groups of indices of pieces with similar lengths, which need little padding."""
     group: list[int] = []
     num_tokens = 0
     for index in sorted(range(len(pieces)), key=lambda index: -len(pieces[index].entries)):

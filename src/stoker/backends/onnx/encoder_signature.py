@@ -1,4 +1,4 @@
-"""Which input and output of an encoder's graph is what: it takes whole texts, and gives hidden states or embeddings."""
+"""The roles of inputs and outputs of an encoder's graph, which maps whole texts to states, embeddings or scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoker.backends.onnx.signature import Port
 from stoker.errors import ModelUnsupported
 
 Gives: TypeAlias = Literal["states", "embedding", "score"]
-"""A hidden state of each token, one embedding of each text, or one number for each text."""
+"""What an encoder returns: hidden states of all tokens, one embedding for each text, or one number for each text."""
 
 EncoderRole: TypeAlias = Literal["ids", "mask", "token_types", "positions"]
 
@@ -37,7 +37,7 @@ _FLOATS = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class EmptyPast:
-    """Keys or values of what came before a text: there is nothing, but some graphs want to be told."""
+    """An input for past keys or values, which some encoders have although no text has a past. It gets 0 positions."""
 
     name: str
     type: np.dtype[np.generic]
@@ -47,18 +47,18 @@ class EmptyPast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderSignature:
-    """How to call an encoder."""
+    """The inputs and the output with which an encoder is run."""
 
     inputs: Mapping[EncoderRole, Port]
     pasts: tuple[EmptyPast, ...]
     output: str
     gives: Gives
     size: int
-    """Numbers of one embedding; 1 of a score."""
+    """Elements of one embedding; 1 for a score."""
 
 
 def is_encoder(graph: GraphFile) -> bool:
-    """The graph gives no logits of tokens, but what texts are embedded by, or one score for each."""
+    """Whether the outputs of a graph are hidden states, embeddings or scores of texts, and not logits of tokens."""
     outputs = {value.name: value for value in graph.outputs}
     scores = outputs.get(_SCORES)
     if scores is not None:
@@ -69,17 +69,17 @@ def is_encoder(graph: GraphFile) -> bool:
 def read_encoder_signature(
     graph: GraphFile, *, size: int | None, num_kv_heads: int | None, head_size: int | None, takes_states: bool
 ) -> EncoderSignature:
-    """Places every input, and the output that is used.
+    """Determines the role of every input, and the output to use.
 
     Args:
         graph: an encoder.
-        size: of an embedding; like the other sizes, used where the graph leaves it open.
-        num_kv_heads: of keys and values that some graphs take.
-        head_size: of those keys and values.
-        takes_states: hidden states are wanted though the graph pools them too.
+        size: elements of an embedding; this and the other sizes apply where the graph does not state them.
+        num_kv_heads: number of heads of past keys and values, which some graphs take.
+        head_size: elements of a head of past keys and values.
+        takes_states: whether hidden states are preferred to embeddings that the graph pools.
 
     Raises:
-        ModelUnsupported: an input that cannot be placed, or an output of an unknown shape; the message names it.
+        ModelUnsupported: the role of an input is unknown, or the shape of the output; the message names it.
     """
     inputs: dict[EncoderRole, Port] = {}
     pasts: list[EmptyPast] = []

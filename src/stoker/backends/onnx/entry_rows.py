@@ -1,4 +1,4 @@
-"""What decoders of models that see take in place of token ids: rows, of tokens from `embed_tokens` and of images."""
+"""Input embeddings for decoders of vision models: of tokens, from the graph `embed_tokens`, and rows of images."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from stoker.errors import ModelUnsupported
 
 _INPUT = "input_ids"
 _ANY_TOKEN = 0
-"""Stands where a row of an image is put afterwards."""
+"""Placeholder token id at positions that then get the row of an image."""
 
 
 class EntryRows:
-    """The table of tokens, and the rows of images that chunks name. One thread uses it.
+    """The embedding graph of one model, and the rows of images that chunks name. Only one thread uses it.
 
     Args:
-        graph: `embed_tokens`, which gives a row for each token id.
-        width: numbers of a row.
-        options: of the session, which the CPU computes: it copies rows.
+        graph: `embed_tokens`, which returns a row for each token id.
+        width: elements of a row.
+        options: session options. The CPU always computes this graph, which only copies rows.
 
     Raises:
-        ModelUnsupported: the graph takes or gives something else.
-        ModelFileInvalid, ResourceExhausted: it cannot be loaded.
+        ModelUnsupported: the graph has other inputs or outputs.
+        ModelFileInvalid, ResourceExhausted: the graph cannot be loaded.
     """
 
     def __init__(self, graph: GraphFile, width: int, options: SessionOptions) -> None:
@@ -40,10 +40,10 @@ class EntryRows:
         )
         self._type = np.dtype(next(value for value in graph.inputs if value.name == _INPUT).type)
         self.rows = HeldRows(width)
-        """Rows of images that chunks name."""
+        """Rows of images that chunks may name."""
 
     def of(self, chunks: Sequence[Chunk]) -> NDArray[Any]:
-        """The rows of equally long chunks, `(chunks, entries, width)`."""
+        """The input embeddings of chunks of equal length, `(chunks, entries, width)`."""
         ids = np.array([chunk.entries for chunk in chunks])
         tokens = np.where(ids < 0, _ANY_TOKEN, ids).astype(self._type)
         found: NDArray[Any] = self._session.inner.run([self._output], {_INPUT: tokens})[0]
@@ -54,7 +54,7 @@ class EntryRows:
 
 
 def _checked(graph: GraphFile, width: int) -> GraphValue:
-    """The output of a graph that gives a row for each token id."""
+    """The output of `embed_tokens`, after a check of the graph's inputs and outputs."""
     if [value.name for value in graph.inputs] != [_INPUT] or len(graph.outputs) != 1:
         names = ", ".join(value.name for value in (*graph.inputs, *graph.outputs))
         _refuse(graph, f"its inputs and outputs are not `{_INPUT}` and one more, but {names}")

@@ -1,7 +1,7 @@
-"""Families of models that see: what an image is cut into, what the encoder gets of it, and what stands in the prompt.
+"""Image processors of vision model families: how an image is resized and cut, and the tokens it becomes in a prompt.
 
-Each processor does what Hugging Face transformers does for the family: the same sizes, filters, numbers and texts. The
-images that a chat template writes as the family's own text are laid out as that text is expanded there.
+Each processor does what Hugging Face transformers does for the family: the same sizes, filters, normalization and
+texts. The placeholder that a chat template writes for an image is expanded as transformers expands it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from stoker.backends.row_maker import Rows
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 
 Image: TypeAlias = NDArray[np.uint8]
-"""`(height, width, 3)`."""
+"""RGB pixels, `(height, width, 3)`."""
 Size: TypeAlias = tuple[int, int]
-"""Width and height in pixels."""
+"""Width and height of an image, in pixels."""
 Resize: TypeAlias = Callable[[Image, Size, int], Image]
-"""To a width and height, by one of Pillow's filters."""
+"""Resizes an image to a width and height, with the Pillow filter of this number."""
 TokenLimits: TypeAlias = tuple[int, int]
-"""Least and most; 0 = no limit."""
+"""Minimum and maximum number of tokens of an image; 0 = no limit."""
 Inputs: TypeAlias = dict[str, NDArray[Any]]
-"""Of the encoder, by name, for one part of an image; of the first dimensions those that are 1 may be missing."""
+"""Inputs of the encoder by name, for one part of an image. Leading dimensions of size 1 may be missing."""
 
 _IMAGE, _AROUND, _GLOBAL = "<image>", "<fake_token_around_image>", "<global-img>"
 _LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
@@ -35,76 +35,76 @@ _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.2613
 _MAX_SIDE = 4096
 _MAX_RATIO = 200
 _QWEN_TOKENS = 1280
-"""Most tokens of an image without a limit of the user's. Memory grows with their square, and the models' own limit of
-16,384 would take more than most machines have."""
+"""Default limit of the tokens of an image. Memory grows with their square; the models' own limit of 16,384 would need
+more than most machines have."""
 
 
 class Family(Protocol):
-    """The processor of one family, made from the settings of one model."""
+    """The image processor of one family, with the settings of one model."""
 
     @property
     def text(self) -> str:
-        """What a chat template writes in place of an image."""
+        """The placeholder that a chat template writes for an image."""
         ...
 
     @property
     def special(self) -> Sequence[str]:
-        """Texts of the layout that have to be single tokens."""
+        """Texts of the layout that must be single tokens of the vocabulary."""
         ...
 
     @property
     def has_axes(self) -> bool:
-        """The text model rotates rows by their places in the image."""
+        """Whether the language model rotates rows by their places in the image (M-RoPE)."""
         ...
 
     def layout(self, size: Size, num_rows: int) -> list[str | Rows]:
-        """Texts and rows that stand in the prompt for an image.
+        """The texts and rows that represent an image in the prompt.
 
         Args:
-            size: of the image.
-            num_rows: that the encoder gives for a part, where each part has equally many.
+            size: size of the image.
+            num_rows: number of rows that the encoder returns for a part, if it is the same for all parts.
 
         Raises:
-            ModelFileInvalid: such an image cannot be taken.
+            ModelFileInvalid: the model cannot process an image of this size.
         """
         ...
 
     def parts(self, image: Image, num_rows: int) -> list[Image]:
-        """What is encoded: an image for each of the parts of the layout that are rows. For `num_rows` see `layout`."""
+        """The images to encode, one for each `Rows` of the layout. For `num_rows` see `layout`."""
         ...
 
     def inputs(self, part: Image) -> Inputs:
-        """What the encoder gets of a part."""
+        """The inputs of the encoder for one part."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """From pixels to the numbers that an encoder was trained with."""
+    """Normalization of pixels to the range that an encoder was trained with: `(pixel * scale - mean) / std`."""
 
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def of(self, image: Image) -> NDArray[np.float32]:
-        """`(3, height, width)`."""
+        """The normalized pixels, `(3, height, width)`."""
         mean, std = (np.array(values, dtype=np.float32) for values in (self.mean, self.std))
         scaled = image.astype(np.float32) * np.float32(self.scale)
         return ((scaled - mean) / std).transpose(2, 0, 1)
 
 
 class Settings:
-    """What `preprocessor_config.json` says, as far as it is of the right kind.
+    """The settings in `preprocessor_config.json`. A value of the wrong type counts as missing.
 
     Args:
-        values: the file's.
+        values: the content of the file.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
     def integer(self, key: str, usual: int) -> int:
-        """A positive number."""
+        """A positive integer, or `usual` if it is missing."""
         found = self._values.get(key)
         return found if isinstance(found, int) and found > 0 else usual
 
@@ -113,7 +113,7 @@ class Settings:
         return found if isinstance(found, bool) else usual
 
     def sizes(self, key: str) -> Mapping[str, int]:
-        """Lengths in pixels by name; one number is both `height` and `width`."""
+        """Lengths in pixels by name; a single number counts as `height` and `width`."""
         found = self._values.get(key)
         if isinstance(found, int):
             return {"height": found, "width": found}
@@ -121,7 +121,7 @@ class Settings:
         return {name: value for name, value in pairs if isinstance(value, int) and value > 0}
 
     def numbers(self, mean: Sequence[float], std: Sequence[float]) -> Numbers:
-        """From pixels to numbers, by what the file says or as is usual."""
+        """The normalization of pixels; `mean` and `std` apply if the file does not state them."""
         scale = self._values.get("rescale_factor")
         scale = scale if isinstance(scale, float) else 1 / 255
         is_normalized = self.is_on("do_normalize")
@@ -140,16 +140,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """LLaVA and Gemma 3: an image becomes one square, and always the same number of rows. Satisfies `Family`."""
+    """LLaVA and Gemma 3: an image is resized to one fixed size and number of rows. Satisfies `Family`."""
 
     text: str
     before: str = ""
     behind: str = ""
-    """What stands around the rows."""
+    """`before` and `behind` are the texts around the rows in the prompt."""
     special: tuple[str, ...] = ()
     size: Size
     shortest: int
-    """Shorter side before the middle is cut out; 0 = the image is pulled to `size`, whatever its shape."""
+    """Shorter side, in pixels, to which the image is resized before a center crop; 0 = the image is stretched to `size`
+    without a crop, whatever its aspect ratio."""
     filter: int
     numbers: Numbers
     resize: Resize
@@ -177,22 +178,22 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Idefics 3 and SmolVLM: an image becomes tiles, line after line, and the whole in one more. Satisfies `Family`.
+    """Idefics 3 and SmolVLM: an image becomes a grid of tiles, and one more tile of the whole. Satisfies `Family`.
 
-    An image that is not larger than a tile becomes one: enlarged, as transformers does it, it would have 17 times the
-    rows.
+    An image that is not larger than a tile becomes a single tile. Transformers enlarges it, which would give 17 times
+    the rows.
     """
 
     side: int
-    """Of a tile."""
+    """Side of a tile, in pixels."""
     longest: int
-    """Longer side that an image is brought to before it is cut."""
+    """Longer side, in pixels, to which an image is resized before it is cut into tiles."""
     is_cut: bool
     filter: int
     numbers: Numbers
     resize: Resize
     max_rows: int
-    """Most rows of an image; 0 = any number."""
+    """Maximum number of rows of an image; 0 = any number."""
     text: str = _IMAGE
     has_axes: bool = False
 
@@ -227,7 +228,7 @@ class Tiles:
         return {"pixel_values": self.numbers.of(part), "pixel_attention_mask": np.ones(part.shape[:2], dtype=np.bool_)}
 
     def _sizes(self, size: Size, num_rows: int) -> tuple[Size, Size]:
-        """The sizes that an image is brought to, one after the other."""
+        """The two sizes to which an image is resized in turn, within the limit of `max_rows`."""
         longest = self.side if max(size) <= self.side else self.longest
         while True:
             sizes = self._sizes_within(size, longest)
@@ -237,7 +238,7 @@ class Tiles:
             longest = max(self.side, longest - self.side)
 
     def _sizes_within(self, size: Size, longest: int) -> tuple[Size, Size]:
-        """The first keeps the shape; the second is a multiple of a tile along either side."""
+        """Two sizes: the first keeps the aspect ratio; the second has multiples of a tile's side."""
         first = _with_longer_side(_with_longer_side(size, longest, is_even=True), min(longest, _MAX_SIDE))
         if not self.is_cut:
             return first, (self.side, self.side)
@@ -252,20 +253,20 @@ class Tiles:
         return max(1, -(-length // self.side)) * self.side
 
     def _grid(self, size: Size) -> tuple[int, int]:
-        """Columns and lines of tiles besides the one of the whole."""
+        """Columns and lines of tiles, without the tile of the whole image."""
         columns, lines = size[0] // self.side, size[1] // self.side
         return (columns, lines) if self.is_cut and max(columns, lines) > 1 else (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patches:
-    """Qwen 2 VL and 2.5 VL: a row for each square of patches, as many as an image deserves. Satisfies `Family`."""
+    """Qwen 2 VL and 2.5 VL: a row for each square of patches; their number depends on the image. Satisfies `Family`."""
 
     patch: int
     merge: int
-    """Side of the square of patches that become one row."""
+    """Side, in patches, of the square of patches that becomes one row."""
     frames: int
-    """A still image is repeated so many times."""
+    """How often a still image is repeated along the time axis."""
     min_pixels: int
     max_pixels: int
     filter: int
@@ -311,7 +312,7 @@ class Patches:
 
 
 def _with_longer_side(size: Size, longest: int, *, is_even: bool = False) -> Size:
-    """The size with this longer side and about the same shape; unless `is_even`, only if it is longer now."""
+    """Scales a size to this longer side. With `is_even` the other side is even; without it, sizes only shrink."""
     if not is_even and max(size) <= longest:
         return size
     ratio = size[0] / size[1]
@@ -401,20 +402,20 @@ _FAMILIES: Mapping[str, Callable[[Settings, TokenLimits, Resize], Family]] = {
     "qwen2_vl": _qwen,
     "qwen2_5_vl": _qwen,
 }
-"""By the `model_type` of `config.json`."""
+"""Makes the image processor of each family, by the `model_type` in `config.json`."""
 
 
 def family_of(name: str, pixels: Mapping[str, Any], limits: TokenLimits, resize: Resize) -> Family:
-    """The processor of a model.
+    """Returns the image processor of a model.
 
     Args:
         name: `model_type` of the model.
-        pixels: what `preprocessor_config.json` says.
-        limits: least and most tokens of an image, where they depend on its size; 0 = the model's own.
-        resize: brings images to other sizes.
+        pixels: the content of `preprocessor_config.json`.
+        limits: minimum and maximum tokens of an image, where they depend on its size; 0 = the model's own limit.
+        resize: resizes images.
 
     Raises:
-        ModelUnsupported: the family is not known, or the settings are missing or not understood.
+        ModelUnsupported: the family is unknown, or the settings are missing or unsupported.
     """
     if name not in _FAMILIES:
         known = ", ".join(_FAMILIES)

@@ -1,4 +1,4 @@
-"""The small inputs of a graph: token ids, masks and positions of one run, and the logits that come out. No KV here."""
+"""The inputs of one run of a graph besides KV (token ids, masks, positions), and its logits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Equally many new entries of some sequences."""
+    """One run of a graph: some sequences with the same number of new entries."""
 
     chunks: Sequence[Chunk]
-    """One for each sequence."""
+    """One chunk for each sequence."""
     tokens: Integers
-    """`(sequences, new entries)`."""
+    """Entries of the chunks, `(sequences, new entries)`."""
     starts: Integers
-    """Positions that each sequence holds already, `(sequences,)`."""
+    """Number of positions that each sequence holds already, `(sequences,)`."""
     num_logits: int
-    """Rows wanted of each sequence: of its last positions."""
+    """Rows of logits that are wanted of each sequence, for its last positions."""
 
     @property
     def num_new(self) -> int:
@@ -41,17 +41,17 @@ class Run:
 
     @property
     def num_kept(self) -> int:
-        """Rows of logits that the graph is asked for."""
+        """Rows of logits that the graph is asked for, of each sequence; at least 1."""
         return max(self.num_logits, 1)
 
     @property
     def num_past(self) -> int:
-        """Of the longest."""
+        """Positions that the longest sequence holds already."""
         return int(self.starts.max())
 
 
 def make_run(chunks: Sequence[Chunk], num_logits: int) -> Run:
-    """One run; all chunks have equally many entries."""
+    """Makes a run of chunks, all of which have the same number of entries."""
     return Run(
         chunks=chunks,
         tokens=np.array([chunk.entries for chunk in chunks], dtype=np.int64),
@@ -61,12 +61,12 @@ def make_run(chunks: Sequence[Chunk], num_logits: int) -> Run:
 
 
 class Feeds:
-    """Binds these inputs and the logits to a session's bindings. Arrays are kept as long as they are bound.
+    """Binds the inputs of runs and their logits to a session's I/O bindings. It keeps arrays while they are bound.
 
     Args:
-        signature: of the graph.
-        max_tokens: longest sequence.
-        entries: makes what the graph takes in place of token ids; None = it takes those.
+        signature: the signature of the graph.
+        max_tokens: length of the longest sequence, in tokens.
+        entries: computes input embeddings; None = the graph takes token ids.
     """
 
     def __init__(self, signature: Signature, max_tokens: int, entries: EntryRows | None = None) -> None:
@@ -77,11 +77,11 @@ class Feeds:
         self._bound: list[NDArray[Any]] = []
 
     def bind(self, binding: Any, run: Run, *, pads_left: bool) -> NDArray[Any]:
-        """Binds everything but KV.
+        """Binds all inputs but KV, and the output of logits.
 
         Returns:
-            Where the logits will be, `(sequences, rows, vocab_size)`, valid until the next call; the last rows are
-            those of the last positions.
+            The array that the run will write logits to, `(sequences, rows, vocab_size)`, valid until the next call; its
+            last rows belong to the last positions.
         """
         self._bound = []
         for role, port in self._signature.inputs.items():
@@ -125,7 +125,7 @@ class Feeds:
         return np.stack([rotary_positions(chunk).T for chunk in run.chunks], axis=1)
 
     def _mask(self, run: Run, *, pads_left: bool) -> NDArray[np.bool_]:
-        """Right: a sequence begins at 0. Left: it ends with the longest."""
+        """The attention mask. With padding on the left, sequences end together; otherwise they begin at column 0."""
         columns = self._counting[: run.num_past + run.num_new]
         if pads_left:
             return columns >= (run.num_past - run.starts)[:, None]

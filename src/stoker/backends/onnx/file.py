@@ -1,4 +1,4 @@
-"""What this backend needs to know of an ONNX file, so that code that parses files need not know this backend."""
+"""The interface to an ONNX file that this backend needs. The ONNX parser satisfies it without importing it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class GraphValue(Protocol):
-    """One input or output. `type` is as numpy calls it; a dimension is a number, or the name of what varies."""
+    """One input or output of a graph. `type` is numpy's name; a dimension is a number, or a name if its size varies."""
 
     @property
     def name(self) -> str: ...
@@ -19,38 +19,38 @@ class GraphValue(Protocol):
 
 
 class GraphFile(Protocol):
-    """An ONNX file that was read and checked."""
+    """An ONNX file with a graph, which has been read and checked."""
 
     @property
     def path(self) -> Path: ...
     @property
     def inputs(self) -> Sequence[GraphValue]:
-        """Inputs that each run has to supply."""
+        """The inputs that each run must supply."""
         ...
 
     @property
     def outputs(self) -> Sequence[GraphValue]: ...
     @property
     def operators(self) -> Mapping[tuple[str, str], int]:
-        """How often each operator occurs, by domain and name."""
+        """The number of occurrences of each operator, by domain and name."""
         ...
 
     @property
     def content(self) -> bytes | None:
-        """Is to be run instead of what the file holds; its weights are where they are."""
+        """A serialized graph to run instead of the file's, with the same places of weights. None = the file's graph."""
         ...
 
     @property
     def own_content(self) -> bytes | None:
-        """The same with operators of Stoker's own, for who has their library; None = it has no use for them."""
+        """A serialized graph with Stoker's own operators, which need their library; None = it cannot use them."""
         ...
 
     @property
     def weights_folder(self) -> Path:
-        """Where the places of weights in other files begin."""
+        """The folder to which the paths of external weight files are relative."""
         ...
 
     @property
     def weight_files(self) -> Sequence[Path]:
-        """The file itself, then the others that its weights lie in."""
+        """The file itself, then the external files that contain its weights."""
         ...

@@ -1,14 +1,14 @@
-"""Runs a graph that gives KV back longer than it took it: what comes out goes in again, and stays on its device.
+"""KV of a graph that returns its KV as new, longer tensors: the outputs of a run are inputs of the next, on the device.
 
 ```
 padded left     [ · · a a a a | a ]     attention joins past and new: sequences end together
                 [ b b b b b b | b ]
-padded right    [ a a a a a · · ]       `GroupQueryAttention`: each new position goes behind its own sequence
+padded right    [ a a a a a · · ]       `GroupQueryAttention`: each new position follows its own sequence
                 [ b b b b b b b ]
 ```
 
-The tensors of one run are those of the next as long as the same sequences are computed together. When they part, what
-is new of them is copied to the machine's memory, and gathered from there.
+The tensors of one run serve the next while the same sequences are computed together (a group). When a group dissolves,
+its new positions are copied to host memory, from which the next group's tensors are gathered.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from stoker.core.tiers import KVBytes
 
 
 class _Group:
-    """Sequences that are computed together, and their KV as the last run gave it."""
+    """Sequences that are computed together, with the KV tensors that the last run returned."""
 
     def __init__(self, slots: tuple[int, ...], lengths: list[int], tensors: list[Any]) -> None:
         self.slots = slots
         self.tensors = tensors
-        """ONNX Runtime's, one for each of the signature's."""
+        """Tensors of ONNX Runtime, one for each `KVTensor` of the signature."""
         self.lengths = lengths
-        """Positions of each sequence in them."""
+        """Positions of each sequence in the tensors."""
         self.saved = list(lengths)
-        """Positions of each that are in the machine's memory too."""
+        """Positions of each sequence that are in host memory, too."""
 
     @property
     def num_padded(self) -> int:
-        """Positions of the longest."""
+        """Positions of the longest sequence, to which the others are padded."""
         return max(self.lengths)
 
 
 class GrowingKV:
-    """KV of all slots, and the forward pass over it. Satisfies `backends.onnx.kv.GraphKV`. A slot's row is its own."""
+    """KV of all slots, and the forward pass over it. Satisfies `GraphKV`. The row of a slot has the slot's number."""
 
     def __init__(
         self, session: Session, signature: Signature, memory: KVMemory, mark: Mark, entries: EntryRows | None = None
@@ -62,41 +62,41 @@ class GrowingKV:
         self._pads_left = not signature.is_in_place
 
     def length(self, slot: int) -> int:
-        """Positions that a slot holds."""
+        """See `GraphKV.length`."""
         return self._memory.length(slot)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """The first positions of one slot appear in another, empty one."""
+        """See `GraphKV.copy_prefix`."""
         self._save(source)
         self._memory.copy(source, target, length)
 
     def truncate(self, slot: int, length: int) -> None:
-        """A slot keeps its first positions."""
+        """See `GraphKV.truncate`."""
         self._save(slot)
         self._memory.set_length(slot, length)
 
     def commit(self, slot: int, end: int) -> None:
-        """What was computed for a slot belongs to it."""
+        """See `GraphKV.commit`."""
         self._memory.set_length(slot, end)
 
     def finish(self) -> None:
-        """Everything of this step is committed."""
+        """See `GraphKV.finish`."""
         self._memory.trim()
 
     def export(self, slot: int, start: int, end: int) -> KVBytes:
-        """The KV of some positions."""
+        """See `GraphKV.export`."""
         self._save(slot, leaves=False)
         return self._memory.read(slot, start, end)
 
     def restore(self, slot: int, start: int, end: int, state: memoryview) -> bool:
-        """Appends exported KV; false if these bytes are something else."""
+        """See `GraphKV.restore`."""
         self._save(slot)
         is_restored = self._memory.write(slot, start, end, state)
         self._memory.trim()
         return is_restored
 
     def use(self, session: Session) -> None:
-        """See `GraphKV.use`. All groups part: their tensors lie on the device of the former session."""
+        """See `GraphKV.use`. All groups dissolve: their tensors are on the device of the previous session."""
         for slot in list(self._group_of):
             self._save(slot)
         self._session = session
@@ -121,7 +121,7 @@ class GrowingKV:
         return [found[index] for index in range(len(chunks))]
 
     def _group(self, slots: tuple[int, ...]) -> _Group:
-        """The group of exactly these slots, as it was left or gathered anew."""
+        """The group of exactly these slots: the existing one, or a new one with tensors gathered from host memory."""
         group = self._group_of.get(slots[0])
         if group is not None and group.slots == slots:
             assert group.lengths == [self.length(slot) for slot in slots], "a slot that is cut leaves its group"
@@ -148,11 +148,11 @@ class GrowingKV:
         return longest - length if self._pads_left else 0
 
     def _save(self, slot: int, *, leaves: bool = True) -> None:
-        """Brings what is new of a slot's whole group into the machine's memory; unless it stays, the group parts."""
+        """Copies the new positions of a slot's whole group to host memory. With `leaves`, the group dissolves."""
         group = self._group_of.get(slot)
         if group is None:
             return
-        # What a run left that was never committed is not the sequence's.
+        # Positions that a run computed but that were never committed do not belong to the sequence.
         ends = [min(length, self.length(member)) for member, length in zip(group.slots, group.lengths, strict=True)]
         if ends != group.saved:
             longest = group.num_padded

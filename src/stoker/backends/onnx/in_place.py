@@ -1,4 +1,4 @@
-"""Runs a graph whose attention writes into the buffers it reads: KV is bound to its place, and never copied."""
+"""KV of a graph whose attention updates it in place: inputs and outputs are bound to the same memory; no run copies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stoker.core.stages import Mark
 from stoker.core.tiers import KVBytes
 
 _MAX_BINDINGS = 128
-"""Remembered runs of rows; each is a few kilobytes."""
+"""Maximum number of cached I/O bindings, one for each range of rows; each takes a few kilobytes."""
 
 
 class InPlaceKV:
-    """KV of all slots, and the forward pass over it. Satisfies `backends.onnx.kv.GraphKV`."""
+    """KV of all slots in host memory, and the forward pass over it. Satisfies `GraphKV`."""
 
     def __init__(
         self,
@@ -42,32 +42,32 @@ class InPlaceKV:
         self._bindings: OrderedDict[tuple[int, int], Any] = OrderedDict()
 
     def length(self, slot: int) -> int:
-        """Positions that a slot holds."""
+        """See `GraphKV.length`."""
         return self._memory.length(self._rows.row(slot))
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """The first positions of one slot appear in another, empty one."""
+        """See `GraphKV.copy_prefix`."""
         self._rows.settle(target)
         self._memory.copy(self._rows.row(source), self._rows.row(target), length)
 
     def truncate(self, slot: int, length: int) -> None:
-        """A slot keeps its first positions."""
+        """See `GraphKV.truncate`."""
         self._memory.set_length(self._rows.row(slot), length)
 
     def commit(self, slot: int, end: int) -> None:
-        """What was computed for a slot belongs to it."""
+        """See `GraphKV.commit`."""
         self._memory.set_length(self._rows.row(slot), end)
 
     def finish(self) -> None:
-        """Everything of this step is committed."""
+        """See `GraphKV.finish`."""
         self._memory.trim()
 
     def export(self, slot: int, start: int, end: int) -> KVBytes:
-        """The KV of some positions."""
+        """See `GraphKV.export`."""
         return self._memory.read(self._rows.row(slot), start, end)
 
     def restore(self, slot: int, start: int, end: int, state: memoryview) -> bool:
-        """Appends exported KV; false if these bytes are something else."""
+        """See `GraphKV.restore`."""
         if start == 0:
             self._rows.settle(slot)
         is_restored = self._memory.write(self._rows.row(slot), start, end, state)
@@ -75,7 +75,7 @@ class InPlaceKV:
         return is_restored
 
     def use(self, session: Session) -> None:
-        """See `GraphKV.use`. What was bound belongs to the former session."""
+        """See `GraphKV.use`. Drops all bindings, which belong to the previous session."""
         assert session.device == CPU, "KV lies in the machine's memory"
         self._session = session
         self._bindings.clear()
@@ -115,12 +115,12 @@ class InPlaceKV:
 
 
 class RowLedger:
-    """A place for every slot. It touches no memory.
+    """Assigns a row of KV memory to every slot, so that slots of one run have adjacent rows. It touches no memory.
 
     Args:
-        num_slots: and rows.
-        length: how many positions a row holds: what it costs to move it.
-        swap: makes two rows change places.
+        num_slots: number of slots, and of rows.
+        length: returns how many positions a row holds, which is the cost of moving the row.
+        swap: exchanges the content of two rows.
     """
 
     def __init__(self, num_slots: int, length: Callable[[int], int], swap: Callable[[int, int], None]) -> None:
@@ -129,20 +129,20 @@ class RowLedger:
         self._length = length
         self._swap = swap
         self._last = 0
-        """Where those who were computed together lay last."""
+        """The row in the middle of those of the last run."""
 
     def row(self, slot: int) -> int:
-        """Where a slot lies."""
+        """The row of a slot."""
         return self._row_of[slot]
 
     def settle(self, slot: int) -> None:
-        """Puts an empty slot near those who are computed together, where nothing has to be moved for it."""
+        """Moves an empty slot to the empty row nearest to the rows of the last run, which copies no KV."""
         assert self._length(self._row_of[slot]) == 0, "a slot that holds something"
         empty = (row for row in range(len(self._row_of)) if self._length(row) == 0)
         self._exchange(self._row_of[slot], min(empty, key=lambda row: abs(row - self._last)))
 
     def gather(self, slots: Sequence[int]) -> int:
-        """Puts slots side by side, moving as little as possible; returns their first row. Their order is open."""
+        """Moves slots to adjacent rows, in any order, with as few copies as possible. Returns the first of the rows."""
         rows = [self._row_of[slot] for slot in slots]
         num_rows = len(rows)
         if max(rows) - min(rows) < num_rows:

@@ -1,4 +1,4 @@
-"""The two ways to hold a graph's KV and to run it: what the backend needs of either."""
+"""The interface through which the backend runs a graph and holds its KV, independent of how the graph returns KV."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ Rows: TypeAlias = Sequence[NDArray[Any]]
 
 
 class GraphKV(Protocol):
-    """KV of all slots of one backend. Lengths change by `commit` alone, so a failed run leaves no trace."""
+    """KV of all slots of one backend. `compute` changes no lengths, only `commit` does: a failed run has no effect."""
 
     def length(self, slot: int) -> int:
-        """Positions that a slot holds."""
+        """Number of positions that a slot holds."""
         ...
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """The first positions of one slot appear in another, empty one."""
+        """Copies the first `length` positions of slot `source` to the empty slot `target`."""
         ...
 
     def truncate(self, slot: int, length: int) -> None:
-        """A slot keeps its first positions."""
+        """Cuts a slot back to its first `length` positions."""
         ...
 
     def use(self, session: Session) -> None:
-        """From now on, another session of the same graph computes; everything that was committed stays.
+        """Makes another session of the same graph compute from now on. All committed KV is kept.
 
         Raises:
-            Exception: one of `load_errors`: what lies on the device of the former session cannot be read.
+            Exception: one of `load_errors`: KV on the device of the previous session cannot be read.
         """
         ...
 
     def compute(self, chunks: Sequence[Chunk], num_logits: int) -> Rows:
-        """Computes the new entries of each chunk's slot: of several chunks, one each.
+        """Computes the entries of chunks. If there are several chunks, each has one entry.
 
         Returns:
             For each chunk `(num_logits, vocab_size)`: the logits of its last positions. Valid until the next call.
@@ -46,17 +46,17 @@ class GraphKV(Protocol):
         ...
 
     def commit(self, slot: int, end: int) -> None:
-        """What was computed for a slot, up to this position, belongs to it."""
+        """Lengthens a slot to `end` positions, which were computed."""
         ...
 
     def finish(self) -> None:
-        """Everything of this step is committed."""
+        """Ends a step, all of whose chunks are committed; memory may be returned to the system."""
         ...
 
     def export(self, slot: int, start: int, end: int) -> KVBytes:
-        """The KV of some positions of a slot."""
+        """A copy of the KV of positions `start … end-1` of a slot."""
         ...
 
     def restore(self, slot: int, start: int, end: int, state: memoryview) -> bool:
-        """Appends exported KV; false, and nothing done, if these bytes are something else."""
+        """Appends exported KV to a slot. False, with nothing changed, if the bytes are not KV of these positions."""
         ...

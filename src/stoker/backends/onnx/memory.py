@@ -1,4 +1,4 @@
-"""KV where ONNX Runtime reads and writes it: one row per sequence, and only what is used takes memory.
+"""Host memory of KV that ONNX Runtime reads and writes: one row per sequence, committed only as it is used.
 
 ```
 one tensor      row 0                   row 1                   …
@@ -6,9 +6,9 @@ one tensor      row 0                   row 1                   …
                 [ used | … ][ used | … ][ used | … ][ used | … ]    each head has room for the longest sequence
 ```
 
-Rows lie at equal distances, so any run of them is a batch that attention works on in place. What is beyond a
-sequence's end is address space only: the system gives a page when it is first written, and takes it back when a row
-has become shorter (vAttention, arXiv:2405.04437, does the same on GPUs).
+Rows have equal strides, so adjacent rows are a batch that attention can update in place. Positions after a sequence's
+end are reserved address space: the system commits a page when it is first written; when rows become shorter, their
+pages are returned (vAttention, arXiv:2405.04437, does the same on GPUs).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stoker.backends.onnx.signature import KVTensor
 from stoker.errors import ResourceExhausted
 
 GRANULE = 64
-"""A head's room is a multiple of so many positions: whole pages, if a position has at least 64 bytes."""
+"""The capacity of a head is a multiple of this many positions: whole pages, if a position has at least 64 bytes."""
 
 _NORESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
@@ -32,7 +32,7 @@ KVArray = NDArray[np.generic]
 
 
 class _Block:
-    """All tensors of one shape, `(tensors, rows, heads, positions, size)`."""
+    """The memory of all KV tensors of one shape, `(tensors, rows, heads, positions, size)`."""
 
     def __init__(self, num_tensors: int, num_rows: int, capacity: int, tensor: KVTensor, kind: np.dtype[np.generic]):
         shape = (num_tensors, num_rows, tensor.num_heads, capacity, tensor.head_size)
@@ -40,7 +40,7 @@ class _Block:
         self.array: KVArray = np.frombuffer(self._map, dtype=kind).reshape(shape)
 
     def release(self, row: int, start: int, end: int) -> None:
-        """Gives back whole pages of these positions; they read as zeros afterwards."""
+        """Returns the whole pages of these positions to the system; they read as zeros afterwards."""
         if not hasattr(self._map, "madvise"):
             return
         tensors, _, heads, _, _ = self.array.shape
@@ -55,17 +55,17 @@ class _Block:
 
 
 class KVMemory:
-    """Rows of keys and values of all layers.
+    """The keys and values of all layers and sequences of one model, in rows.
 
     Args:
-        tensors: what a graph takes and gives.
-        kind: of their elements.
-        num_rows: sequences.
-        max_tokens: longest sequence.
-        kv_tokens: positions that all rows together hold; what was touched beyond is given back.
+        tensors: the KV tensors of the graph.
+        kind: type of their elements.
+        num_rows: number of rows (sequences).
+        max_tokens: length of the longest sequence, in tokens.
+        kv_tokens: positions that all rows hold together, at most; `trim` returns memory that was committed beyond.
 
     Raises:
-        ResourceExhausted: the system has not so much address space.
+        ResourceExhausted: the system does not have enough address space.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class KVMemory:
         kv_tokens: int,
     ) -> None:
         self.capacity = -(-max_tokens // GRANULE) * GRANULE
-        """Positions that a row has room for."""
+        """Number of positions that a row has space for."""
         self._limit = kv_tokens + spare_kv_tokens(num_rows)
         self._touched = [0] * num_rows
-        """How much of each row has memory, in positions."""
+        """For each row the number of positions whose memory may be committed."""
         self._lengths = [0] * num_rows
         shapes = [(tensor.num_heads, tensor.head_size) for tensor in tensors]
         self._blocks: list[_Block] = []
@@ -94,25 +94,25 @@ class KVMemory:
 
     @property
     def num_touched(self) -> int:
-        """Positions that have memory, in all rows together."""
+        """Number of positions whose memory may be committed, in all rows together."""
         return sum(self._touched)
 
     def tensor(self, index: int) -> KVArray:
-        """One tensor of all rows, `(rows, heads, positions, size)`: a view."""
+        """A view of one KV tensor of all rows, `(rows, heads, positions, size)`."""
         block, at = self._places[index]
         return self._blocks[block].array[at]
 
     def length(self, row: int) -> int:
-        """Positions that a row holds."""
+        """Number of positions that a row holds."""
         return self._lengths[row]
 
     def set_length(self, row: int, length: int) -> None:
-        """A row holds its first `length` positions now; those that are new have been written."""
+        """Sets the number of positions that a row holds; new positions have been written."""
         self._lengths[row] = length
         self._touched[row] = max(self._touched[row], length)
 
     def trim(self) -> None:
-        """Gives memory back if rows that were longer hold too much. What is beyond a row's end is lost."""
+        """Returns memory after the rows' ends to the system, if too much is committed. Its content is lost."""
         if self.num_touched <= self._limit:
             return
         for row, (touched, length) in enumerate(zip(self._touched, self._lengths, strict=True)):
@@ -122,29 +122,29 @@ class KVMemory:
                 self._touched[row] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """The first positions of one row become those of another."""
+        """Copies the first `length` positions of row `source` to row `target`."""
         for block in self._blocks:
             block.array[:, target, :, :length] = block.array[:, source, :, :length]
         self.set_length(target, length)
 
     def swap(self, one: int, other: int) -> None:
-        """Two rows change places."""
+        """Exchanges the content of two rows."""
         lengths = self._lengths[one], self._lengths[other]
         short, long = (one, other) if lengths[0] <= lengths[1] else (other, one)
         num_kept, num_moved = sorted(lengths)
         for tensor in (tensor for block in self._blocks for tensor in block.array):
-            kept = tensor[short, :, :num_kept].copy()  # small enough to stay in a core's cache
+            kept = tensor[short, :, :num_kept].copy()  # stays in a core's cache
             tensor[short, :, :num_moved] = tensor[long, :, :num_moved]
             tensor[long, :, :num_kept] = kept
         self.set_length(short, num_moved)
         self._lengths[one], self._lengths[other] = lengths[1], lengths[0]
 
     def read(self, row: int, start: int, end: int) -> bytes:
-        """Some positions of a row: tensors, heads, positions, sizes, in this order."""
+        """A copy of positions `start … end-1` of a row, in the order tensors, heads, positions, elements."""
         return b"".join(block.array[:, row, :, start:end].tobytes() for block in self._blocks)
 
     def write(self, row: int, start: int, end: int, state: memoryview) -> bool:
-        """Appends what `read` gave; false if these bytes are something else."""
+        """Appends bytes that `read` returned. False if the bytes are not of these positions; nothing changes then."""
         at, parts = 0, list[KVArray]()
         for block in self._blocks:
             shape = block.array[:, row, :, start:end].shape
@@ -162,7 +162,7 @@ class KVMemory:
 
 
 def spare_kv_tokens(num_rows: int) -> int:
-    """What whole pages take beyond the cells of the pool, at most, in tokens."""
+    """Tokens of memory, at most, that partly filled pages need beyond the size of the KV pool."""
     return GRANULE * num_rows
 
 
@@ -177,7 +177,7 @@ def _reserve(num_bytes: int) -> mmap.mmap:
             needed_bytes=num_bytes,
         ) from error
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        # A huge page would be given for the first position of every head, and fill the memory.
+        # With huge pages, the first position of every head would commit 2 MiB and exhaust the memory.
         with suppress(OSError):
             found.madvise(mmap.MADV_NOHUGEPAGE)
     return found

@@ -1,12 +1,12 @@
-"""The directory of packed weights: a graph as ONNX Runtime packed it, written by one process, mapped by all.
+"""The directory of packed weights: graphs that ONNX Runtime packed, written by one process, mapped by all.
 
 ```
-packed/<fingerprint>.onnx/     model.onnx, model.data, and last `whole.json`: how long both are
+packed/<fingerprint>.onnx/     model.onnx, model.data, and, written last, `whole.json` with the sizes of both
 packed/.<fingerprint>.lock     held by the process that packs
-packed/.<fingerprint>.part/    a folder under way, renamed in the end
+packed/.<fingerprint>.part/    an unfinished folder, renamed when it is complete
 ```
 
-It knows files only; who packs is told where to.
+This module only manages files; the caller's function packs.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ MODEL, WEIGHTS = "model.onnx", "model.data"
 _NOTE = "whole.json"
 _SUFFIX = ".onnx"
 _GROWTH = 3
-"""What is written has the weights as they were and packed, and those that two operators share twice."""
+"""Maximum size of a packed folder relative to the weights: it has the original and the packed weights, and those that
+two operators share twice."""
 _WAIT_S = 600.0
-"""Longest wait for another process that packs the same model; after that this one keeps its own copy in memory."""
+"""Longest wait for another process that packs the same model; then this process packs into its own memory."""
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def fingerprint(graph: GraphFile, version: str) -> str:
-    """Names a packed graph: its files by place, size and time, what runs it, and the processor, which decides how.
+    """The name of a packed graph: a digest of its files (path, size, time), ONNX Runtime's version, and the processor.
 
     Args:
         graph: the file.
-        version: of ONNX Runtime.
+        version: version of ONNX Runtime. Version and processor determine how weights are packed.
     """
     digest = hashlib.sha256(f"1 {version} {platform.machine()} {_processor()}\n".encode())
     digest.update(graph.content or b"")
@@ -54,7 +55,7 @@ def fingerprint(graph: GraphFile, version: str) -> str:
 
 
 def _processor() -> str:
-    """What it is called and can do."""
+    """The name and the features of this machine's processor."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -63,22 +64,22 @@ def _processor() -> str:
 
 
 class PackedFolders:
-    """Packed graphs in `directory`, which together with the newest may take `max_bytes`."""
+    """The packed graphs in `directory`, whose total size is limited to `max_bytes`, including the newest graph."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         self._directory = directory
         self._max_bytes = max_bytes
 
     def open(self, name: str, weights_bytes: int, pack: Callable[[Path], None]) -> Path | None:
-        """The packed graph's folder, which `pack` fills first if it is not there.
+        """Returns the folder of a packed graph; `pack` fills it first if there is none.
 
         Args:
             name: see `fingerprint`.
-            weights_bytes: before they are packed.
+            weights_bytes: size of the weights before they are packed.
             pack: writes `MODEL` and `WEIGHTS` into a folder that exists and is empty.
 
         Returns:
-            None, after one line in the log, if the directory or the disk does not take it.
+            The folder; None, after a warning in the log, if it cannot be written.
         """
         target = self._directory / f"{name}{_SUFFIX}"
         if _is_whole(target):
@@ -95,7 +96,7 @@ class PackedFolders:
 
     def _write(self, target: Path, name: str, weights_bytes: int, pack: Callable[[Path], None]) -> None:
         part = self._directory / f".{name}.part"
-        shutil.rmtree(part, ignore_errors=True)  # of a process that died: we hold the lock
+        shutil.rmtree(part, ignore_errors=True)  # left by a dead process: this one holds the lock
         shutil.rmtree(target, ignore_errors=True)
         self._make_room(_GROWTH * weights_bytes)
         part.mkdir()
@@ -107,10 +108,10 @@ class PackedFolders:
             shutil.rmtree(part, ignore_errors=True)
 
     def _make_room(self, num_bytes: int) -> None:
-        """Removes what was not opened for longest until the rest and the new one are small enough.
+        """Removes the least recently opened folders until the others and the new folder are within the limit.
 
         Raises:
-            OSError: the disk has not so much.
+            OSError: the disk does not have enough free space.
         """
         others = sorted((_opened_ns(other), other) for other in self._directory.glob(f"*{_SUFFIX}"))
         left = self._max_bytes - num_bytes - sum(_size(other) for _, other in others)
@@ -125,7 +126,7 @@ class PackedFolders:
 
 
 def _finish(folder: Path) -> None:
-    """Says that everything is there, when it is on the disk."""
+    """Syncs the files to disk, then marks the folder as complete."""
     for file in (MODEL, WEIGHTS):
         handle = os.open(folder / file, os.O_RDONLY)
         try:
@@ -140,7 +141,7 @@ def _is_whole(folder: Path) -> bool:
         is_whole = json.loads((folder / _NOTE).read_text()) == _sizes(folder)
     except (OSError, ValueError):
         return False
-    with suppress(OSError):  # read-only: then no process removes by age either
+    with suppress(OSError):  # a read-only directory, from which nothing is removed
         os.utime(folder)
     return is_whole
 
@@ -152,7 +153,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 def _opened_ns(folder: Path) -> int:
     try:
         return folder.stat().st_mtime_ns
-    except OSError:  # another process removes folders too
+    except OSError:  # other processes remove folders, too
         return 0
 
 

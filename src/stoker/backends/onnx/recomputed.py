@@ -1,6 +1,6 @@
-"""Runs a graph that was exported without a cache: every run computes a whole sequence again.
+"""Runs a graph that was exported without a KV cache: every run recomputes a whole sequence.
 
-A token costs as much as the text before it. Prefixes that are found again save nothing, and are right all the same.
+A token costs as much as the whole text before it. Hits of the prefix cache are correct but save no computation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from stoker.core.tiers import KVBytes
 
 
 class RecomputedKV:
-    """The tokens of all slots instead of their KV. Satisfies `backends.onnx.kv.GraphKV`, but for export and restore.
+    """The tokens of all slots in place of their KV. Satisfies `GraphKV`, except that KV cannot be exported or restored.
 
     Args:
-        max_tokens: longest sequence.
-        num_slots: sequences.
+        max_tokens: length of the longest sequence, in tokens.
+        num_slots: number of sequences.
     """
 
     def __init__(self, session: Session, signature: Signature, max_tokens: int, num_slots: int, mark: Mark) -> None:
@@ -33,18 +33,18 @@ class RecomputedKV:
         self._feeds = Feeds(signature, max_tokens)
         self._tokens: list[list[int]] = [[] for _ in range(num_slots)]
         self._computed: dict[int, list[int]] = {}
-        """By slot what the last runs computed; it counts when it is committed."""
+        """For each slot the tokens that the last run computed and that are not committed yet."""
 
     def length(self, slot: int) -> int:
-        """Positions that a slot holds."""
+        """See `GraphKV.length`."""
         return len(self._tokens[slot])
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """The first positions of one slot appear in another, empty one."""
+        """See `GraphKV.copy_prefix`."""
         self._tokens[target] = self._tokens[source][:length]
 
     def truncate(self, slot: int, length: int) -> None:
-        """A slot keeps its first positions."""
+        """See `GraphKV.truncate`."""
         del self._tokens[slot][length:]
 
     def use(self, session: Session) -> None:
@@ -52,22 +52,22 @@ class RecomputedKV:
         self._session = session
 
     def compute(self, chunks: Sequence[Chunk], num_logits: int) -> Rows:
-        """Computes each slot's sequence with its new tokens, one after the other."""
+        """See `GraphKV.compute`. Each slot's whole sequence, with its new tokens, gets a run of its own."""
         return [self._run(chunk.slot, chunk.entries, num_logits) for chunk in chunks]
 
     def commit(self, slot: int, end: int) -> None:
-        """What was computed for a slot belongs to it."""
+        """See `GraphKV.commit`."""
         self._tokens[slot] = self._computed.pop(slot)[:end]
 
     def finish(self) -> None:
-        """Everything of this step is committed."""
+        """Does nothing: there is no memory to return."""
 
     def export(self, slot: int, start: int, end: int) -> KVBytes:
-        """Never asked for, as the traits say."""
+        """Never called, because the traits say that KV cannot be exported."""
         raise AssertionError("a graph without a cache has no KV")
 
     def restore(self, slot: int, start: int, end: int, state: memoryview) -> bool:
-        """There is nothing to restore."""
+        """Always false: there is no KV to restore."""
         return False
 
     def _run(self, slot: int, new: Sequence[int], num_logits: int) -> NDArray[Any]:

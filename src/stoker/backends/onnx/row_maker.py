@@ -1,4 +1,4 @@
-"""Images to rows by the encoder of an ONNX folder: it gets pixels, never a file, and runs in a process of its own."""
+"""Encodes images with the vision encoder of an ONNX folder, in a process of its own. It gets pixels, never files."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TRIAL_SIDE = 64
 
 
 class OnnxRowMaker:
-    """A `vision_encoder` graph on the CPU. Satisfies `RowMaker`.
+    """A loaded `vision_encoder` graph on the CPU. Satisfies `RowMaker`.
 
     Args:
         graph: the file.
-        family: prepares images for it.
-        threads: that compute.
+        family: the image processor of the model's family.
+        threads: number of threads that compute.
 
     Raises:
-        ModelUnsupported: the graph takes something else, or ONNX Runtime does not run it.
-        ModelFileInvalid, ResourceExhausted: it cannot be loaded.
+        ModelUnsupported: an input of the graph is unknown, or ONNX Runtime cannot run the graph.
+        ModelFileInvalid, ResourceExhausted: the graph cannot be loaded.
     """
 
     def __init__(self, graph: GraphFile, family: Family, *, threads: int) -> None:
@@ -45,9 +45,9 @@ class OnnxRowMaker:
         self._output = _OUTPUT if _OUTPUT in names else names[0]
         self._session = open_session(graph, SessionOptions(threads=threads, provider=CPU))
         self._num_rows = 0
-        """Of a part, where each part has equally many; known after the first one."""
+        """Rows that the encoder returns for a part, if all parts have the same number; 0 before `try_out`."""
         self._prepared: tuple[bytes, list[Image]] | None = None
-        """The parts of the last image, with its key."""
+        """The key and the parts of the last image."""
 
     def try_out(self) -> None:
         """See `RowMaker.try_out`."""

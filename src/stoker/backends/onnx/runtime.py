@@ -1,4 +1,4 @@
-"""ONNX Runtime itself: how it is found, which of its providers compute, and sessions that replicas share."""
+"""Access to ONNX Runtime: its import, the choice of execution providers, and sessions that are shared in a process."""
 
 from __future__ import annotations
 
@@ -32,47 +32,47 @@ _PROVIDERS = {
     "openvino": "OpenVINOExecutionProvider",
     CPU: "CPUExecutionProvider",
 }
-"""What users call a provider, the fastest first, and what ONNX Runtime calls it."""
+"""ONNX Runtime's name of each execution provider, by the name that users give; the fastest first."""
 _MEMORY_OF = {"tensorrt": "cuda", "cuda": "cuda", "rocm": "rocm", "migraphx": "rocm", "directml": "dml"}
-"""Where tensors lie that a provider keeps; the others compute in the machine's own memory."""
+"""The device memory in which a provider keeps tensors; providers that are not listed compute in host memory."""
 ON_DEVICES = tuple(_MEMORY_OF)
-"""Providers whose tensors lie in a memory of their own."""
+"""Providers whose tensors are in device memory."""
 _FATAL = 4
 _SPIN_US = "400"
-"""About the time from one step to the next, worth a tenth of the speed of one stream; the default, a thousand, starves
-other threads on the same cores."""
+"""How long threads spin: about the time between two steps, which makes one stream a tenth faster. The default of 1000
+starves other threads on the same cores."""
 _MIN_MAPPED = "1024"
-"""Bytes of a constant that is worth a place in the file of packed weights."""
+"""Minimum size, in bytes, of constants that are written to the file of packed weights."""
 _MAX_PACKED_BYTES = 32 << 30
-"""What all packed graphs together may take."""
+"""Maximum size of all packed graphs together, in bytes."""
 _MEMORY_MARKS = ("bad_alloc", "Failed to allocate", "out of memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What changes how a graph is run: two users with other options do not share."""
+    """The options of a session. Users of a graph share a session only if all of their options are equal."""
 
     threads: int
     provider: str = "auto"
-    """`auto` = the fastest that is there, or names such as `cuda`, with commas between them, in order of preference."""
+    """Execution provider: `auto` = the fastest available one; or names such as `cuda`, with commas, by preference."""
     device_id: int = 0
-    """Which of several devices of the provider."""
+    """Which device of the provider computes."""
     failed: tuple[str, ...] = ()
-    """Providers that have failed while they computed, and are not tried again."""
+    """Providers that failed while they computed; they are not tried again."""
     spins: bool = False
-    """Threads spin for a moment before they sleep: about 8 % faster, if the cores are otherwise idle."""
+    """Whether threads spin for a moment before they sleep: about 8 % faster if the cores are otherwise idle."""
     packed_directory: Path | None = None
-    """Where packed weights lie that several processes map. None = each packs in memory. For the CPU only."""
+    """Directory of packed weights that several processes map. None = weights are packed in memory. Only for the CPU."""
     operators: Path | None = None
-    """A library of operators for graphs with an `own_content`. Not with a packed directory, as it packs for itself."""
+    """Library of operators for graphs with an `own_content`. Unused with a packed directory, as it packs for itself."""
 
 
 class Session:
-    """A loaded graph. Runs may overlap; every user binds for itself.
+    """A loaded graph, which several users may share. Runs may overlap; every user has its own I/O bindings.
 
     Args:
         graph: the file.
-        options: how to run it.
+        options: the options of the session.
 
     Raises:
         ModelUnsupported, ModelFileInvalid, ResourceExhausted: see `open_session`.
@@ -84,7 +84,7 @@ class Session:
         self.provider = CPU
         self.inner: Any = self._load(graph, options)
         self.device = _MEMORY_OF.get(self.provider, CPU)
-        """Where this provider keeps tensors."""
+        """The memory in which this provider keeps tensors."""
         self.device_id = options.device_id if self.device != CPU else 0
         if self.provider == CPU and options.device_id:
             logger.warning("device %d is ignored: the CPU is the only device", options.device_id)
@@ -112,7 +112,7 @@ class Session:
 
 
 def _on_device(graph: GraphFile, options: SessionOptions, provider: str, behind: Sequence[str]) -> Any:
-    """A session that this provider computes, or None, with a warning that says why and what is tried instead."""
+    """A session on this provider; None, after a warning that names the reason and the next provider, if it fails."""
     try:
         session = _create(_source(graph), graph.weights_folder, options, provider, behind=behind)
         if session.get_providers()[0] == _PROVIDERS[provider]:
@@ -130,7 +130,7 @@ def _source(graph: GraphFile) -> bytes | str:
 
 
 def _with_operators(graph: GraphFile, options: SessionOptions) -> Any:
-    """A session whose products are computed by our operators, or None."""
+    """A session whose matrix products use Stoker's own operators; None if these are not available."""
     if graph.own_content is None or options.operators is None:
         return None
     try:
@@ -141,7 +141,7 @@ def _with_operators(graph: GraphFile, options: SessionOptions) -> Any:
 
 
 def _packed(graph: GraphFile, options: SessionOptions) -> Path | None:
-    """The folder with the graph and its packed weights, if there is a place for it."""
+    """The folder with the graph and its packed weights; None if no directory is given or it cannot be written."""
     if options.packed_directory is None:
         return None
     folders = PackedFolders(options.packed_directory, _MAX_PACKED_BYTES)
@@ -162,9 +162,9 @@ def _create(
     operators: Path | None = None,
     behind: Sequence[str] = (),
 ) -> Any:
-    """A session; on the way to it, packed weights are written if it is said where to.
+    """Creates a session. If `packs_into` is given, ONNX Runtime writes the packed weights there.
 
-    Operators that `provider` does not have go to those of `behind` that share its memory, then to the CPU.
+    Operators that `provider` does not support run on providers of `behind` with the same memory, else on the CPU.
     """
     ort = runtime()
     found = ort.SessionOptions()
@@ -172,10 +172,10 @@ def _create(
         found.register_custom_ops_library(os.fspath(operators))
     found.intra_op_num_threads = options.threads
     found.inter_op_num_threads = 1
-    found.log_severity_level = _FATAL  # what goes wrong is raised, and said once
+    found.log_severity_level = _FATAL  # errors are raised, so the log need not repeat them
     found.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spins else "0")
     found.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
-    # Weights in other files are mapped, and shared by all processes that map them.
+    # External weight files are mapped; all processes that map them share the memory.
     found.add_session_config_entry("session.model_external_initializers_file_folder_path", os.fspath(weights))
     if packs_into is not None:
         found.optimized_model_filepath = os.fspath(packs_into / MODEL)
@@ -193,22 +193,22 @@ def _create(
 
 
 def is_host_memory(session: Session) -> bool:
-    """Its tensors lie in the machine's memory, where a part of one can be bound."""
+    """Whether the session's tensors are in host memory, where a part of a tensor can be bound."""
     return session.device == CPU
 
 
 def candidates(policy: str, available: Sequence[str]) -> tuple[str, ...]:
     """The providers besides the CPU that may compute, in the order in which they are tried.
 
-    ONNX Runtime lists what it was built with, whether the libraries of a provider are there or not. So a provider that
-    fails is followed by another: with `auto` by every other provider, with TensorRT by CUDA.
+    ONNX Runtime lists the providers it was built with, even if their libraries are missing. So a provider that fails is
+    followed by others: with `auto` by every other provider, with TensorRT by CUDA.
 
     Args:
         policy: `auto`, or names with commas between them.
-        available: ONNX Runtime's names.
+        available: the providers of this build, by ONNX Runtime's names.
 
     Raises:
-        ConfigError: there is no provider of this name anywhere.
+        ConfigError: no provider has this name.
     """
     if policy == "auto":
         return tuple(name for name, own in _PROVIDERS.items() if own in available and name != CPU)
@@ -228,12 +228,12 @@ def candidates(policy: str, available: Sequence[str]) -> tuple[str, ...]:
 
 
 def known_providers(names: Iterable[str]) -> list[str]:
-    """The names among `names` that ONNX Runtime has a provider for, on one machine or another."""
+    """The `names` that are names of providers, whether or not this machine has these providers."""
     return [name for name in names if name in _PROVIDERS]
 
 
 def _meant(policy: str) -> str | None:
-    """Ours, for ONNX Runtime's own name, other capitals, or a slip."""
+    """The name that a misspelled or differently capitalized name, or ONNX Runtime's own name, probably means."""
     known = {"auto": "auto", **{own.lower(): name for name, own in _PROVIDERS.items()}}
     known |= {name: name for name in _PROVIDERS} | {"gpu": "cuda"}
     close = get_close_matches(policy.lower(), known, n=1)
@@ -244,14 +244,14 @@ _Key: TypeAlias = tuple[str, int, int, int, int, SessionOptions]
 
 
 class _SessionCache:
-    """Sessions by file identity, held weakly, each opened by one thread at a time."""
+    """Open sessions by file identity and options, held weakly. A lock lets one thread open a session at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: weakref.WeakValueDictionary[_Key, Session] = weakref.WeakValueDictionary()
 
     def get(self, graph: GraphFile, options: SessionOptions) -> Session:
-        # The wait ends with the other thread's load, whose length only the disk knows.
+        # The wait ends when another thread has loaded its graph, which takes as long as the disk needs.
         with self._lock:
             key = _identity(graph.path, options)
             session = self._open.get(key)
@@ -266,12 +266,12 @@ _cache = _SessionCache()
 
 
 def open_session(graph: GraphFile, options: SessionOptions) -> Session:
-    """A session, shared within this process by all uses of the same file with the same options.
+    """Returns a session, which all users of the same file with the same options share within this process.
 
     Raises:
-        ModelUnsupported: ONNX Runtime is not installed, or does not run this graph.
-        ModelFileInvalid: it is damaged.
-        ResourceExhausted: it does not fit into memory.
+        ModelUnsupported: ONNX Runtime is not installed, or cannot run this graph.
+        ModelFileInvalid: the file is damaged.
+        ResourceExhausted: the graph does not fit into memory.
         ConfigError: there is no such provider.
     """
     return _cache.get(graph, options)
@@ -285,10 +285,10 @@ def _identity(path: Path, options: SessionOptions) -> _Key:
 
 @cache
 def runtime() -> Any:
-    """The module `onnxruntime`.
+    """The module `onnxruntime`, imported on the first call.
 
     Raises:
-        ModelUnsupported: it is not installed.
+        ModelUnsupported: the package is not installed.
     """
     try:
         import onnxruntime
@@ -301,7 +301,7 @@ def runtime() -> Any:
 
 @cache
 def load_errors() -> tuple[type[Exception], ...]:
-    """What ONNX Runtime raises: it has no common class for it."""
+    """All exception classes that ONNX Runtime raises, as they have no common base class."""
     state: Any = runtime().capi.onnxruntime_pybind11_state
     members: list[object] = [getattr(state, name) for name in dir(state)]
     own = [found for found in members if isinstance(found, type) and issubclass(found, Exception)]

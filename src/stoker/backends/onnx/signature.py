@@ -1,4 +1,4 @@
-"""Which input and output of a graph is what: decided once, from the graph itself. No session is needed for it."""
+"""The roles of a decoder graph's inputs and outputs, from their names, types and shapes. No session is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoker.errors import ModelFileInvalid, ModelUnsupported
 _PAST = re.compile(r"past(?:_key_values)?[._](\d+)[._](key|value)|past_(keys?|values?)(?:_self)?[._](\d+)")
 _PRESENT = re.compile(r"present(?:_key_values)?[._](\d+)[._](key|value)|present_(keys?|values?)(?:_self)?[._](\d+)")
 _OURS = "stoker.rows"
-"""No exporter calls an input so."""
+"""Name of an input that Stoker adds to graphs; no exporter uses this name."""
 _INPUTS = {
     "input_ids": ("ids", 2),
     "inputs_embeds": ("embeds", 3),
@@ -32,13 +32,13 @@ _INPUTS = {
     "seqlens_k": ("last_positions", None),
     "total_sequence_length": ("total", None),
 }
-"""What graphs call their inputs: their role, and how many dimensions they have."""
+"""The role and the number of dimensions of each input, by the name that exporters use; None = any number."""
 _INTEGERS = ("int64", "int32")
 _KV_TYPES = ("float32", "float16")
 _TYPES = {"use_cache_branch": ("bool",), "inputs_embeds": _KV_TYPES}
-"""Of inputs that are no integers."""
+"""Types of inputs that are not integers."""
 _AXES = 3
-"""Dimensions of positions, and their number along the first one, where rows of images are rotated by their places."""
+"""With M-RoPE, which rotates rows of images by their places: dimensions of `position_ids`, and size of the first."""
 _IN_PLACE = ("com.microsoft", "GroupQueryAttention")
 _KNOWN_DOMAINS = {"", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten"}
 
@@ -56,24 +56,24 @@ Role: TypeAlias = Literal[
     "total",
 ]
 _OF_CACHES: frozenset[Role] = frozenset({"cache_branch", "last_positions", "total"})
-"""Inputs that mean nothing without a cache."""
+"""Roles of inputs that have a meaning only with a KV cache."""
 Chunks: TypeAlias = Literal["any", "first", "never"]
-"""Several tokens of a sequence in one run: always, only from its beginning on, or never."""
+"""Whether one run can compute several tokens of a sequence: always, only from its beginning on, or never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One input or output with a known role."""
+    """One input or output of a graph, with a known role."""
 
     name: str
     type: np.dtype[np.generic]
     rank: int
-    """How many dimensions it has."""
+    """Number of dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVTensor:
-    """Keys or values of one layer, `(sequences, heads, positions, head size)`: where they go in and come out."""
+    """Input (`past`) and output (`present`) of a layer's keys or values, `(sequences, heads, positions, head size)`."""
 
     past: str
     present: str
@@ -83,49 +83,49 @@ class KVTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """How to call a graph."""
+    """The roles of all inputs and outputs of a decoder graph, and what its runs can compute."""
 
     inputs: dict[Role, Port]
     logits: Port
     vocab_size: int
     gives_all_rows: bool
-    """Logits of every position come out; otherwise of the last one alone."""
+    """Whether the graph returns logits of every position; otherwise it returns those of the last position only."""
     kv: tuple[KVTensor, ...]
-    """Keys and values by turns, layer by layer. None: the graph has no cache, and takes whole sequences."""
+    """Keys and values in turn, layer by layer. Empty = the graph has no KV cache, and takes whole sequences."""
     kv_type: np.dtype[np.generic]
     is_in_place: bool
-    """Every attention writes new positions into the buffer that holds the old ones."""
+    """Whether every attention writes new positions into the buffer that holds the old ones."""
     chunks: Chunks = "any"
     one_sequence: bool = False
-    """A run computes one sequence only."""
+    """Whether a run can compute only one sequence."""
     row_width: int = 0
-    """Numbers of a row that the graph takes in place of a token id; 0 = it takes token ids."""
+    """Elements of an input embedding that the graph takes in place of a token id; 0 = it takes token ids."""
 
     @property
     def has_axes(self) -> bool:
-        """Positions have a time, a row and a column."""
+        """Whether a position consists of a time, a row and a column (M-RoPE)."""
         return "positions" in self.inputs and self.inputs["positions"].rank == _AXES
 
     @property
     def can_pad(self) -> bool:
-        """Sequences of different lengths can be computed together."""
+        """Whether one run can compute sequences of different lengths."""
         if "cache_positions" in self.inputs or self.one_sequence or not self.kv:
             return False
         return self.is_in_place or {"mask", "positions"} <= self.inputs.keys()
 
     @property
     def can_choose_rows(self) -> bool:
-        """No more logits are computed than are asked for."""
+        """Whether an input tells the graph which rows of logits to compute."""
         return not {"kept_rows", "rows"}.isdisjoint(self.inputs)
 
     @property
     def can_give_all_rows(self) -> bool:
-        """Several rows of logits of one run can be had."""
+        """Whether one run can return several rows of logits of a sequence."""
         return self.gives_all_rows or self.can_choose_rows
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Over all layers."""
+        """Bytes of KV for one token, over all layers."""
         return self.kv_type.itemsize * sum(tensor.num_heads * tensor.head_size for tensor in self.kv)
 
 
@@ -138,7 +138,7 @@ class _Value:
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """What is read of a graph, its inputs and outputs under the names that they usually have."""
+    """A graph whose inputs and outputs have the names that exporters usually give."""
 
     path: Path
     inputs: tuple[GraphValue, ...]
@@ -155,19 +155,18 @@ def read_signature(
     vocab_size: int | None = None,
     hidden_size: int | None = None,
 ) -> Signature:
-    """Places every input and output of a graph.
+    """Determines the role of every input and output of a decoder graph.
 
     Args:
         graph: the file.
-        names: how inputs and outputs are usually called that this graph calls otherwise, by its own names.
-        num_kv_heads: like the other sizes, used where the graph leaves it open.
-        head_size: of keys and values.
+        names: the usual name of each input or output that has another name in this graph, by that name.
+        num_kv_heads: number of heads of keys and values; this and the other sizes apply where the graph has none.
+        head_size: elements of a head of keys and values.
         vocab_size: columns of the logits.
-        hidden_size: numbers of a row in place of a token id.
+        hidden_size: elements of an input embedding.
 
     Raises:
-        ModelUnsupported: an input that cannot be placed, an operator of an unknown domain;
-            the message names it.
+        ModelUnsupported: the role of an input is unknown, or the domain of an operator; the message names it.
         ModelFileInvalid: the graph contradicts itself.
     """
     usual = _Usual(graph.path, _renamed(graph.inputs, names), _renamed(graph.outputs, names), graph.operators)
@@ -241,7 +240,7 @@ def _row_width(graph: _Usual, hidden_size: int | None) -> int:
 
 
 def _chunks(graph: _Usual) -> Chunks:
-    """Of a graph with two branches, the one for later tokens was traced with one of them and masks no others."""
+    """A graph with two branches takes several tokens only at first: the other branch was traced with a single token."""
     if any(value.name == "use_cache_branch" for value in graph.inputs):
         return "first"
     return "never" if _entries(graph).shape[1] == 1 else "any"
@@ -256,7 +255,7 @@ def _has_one_sequence(graph: _Usual) -> bool:
 
 
 def _entries(graph: _Usual) -> GraphValue:
-    """The input for the entries of sequences, `(sequences, entries)`, and maybe the width of a row."""
+    """The input for entries, `(sequences, entries)` of token ids, or `(sequences, entries, width)` of embeddings."""
     return next(value for value in graph.inputs if value.name in ("input_ids", "inputs_embeds"))
 
 
@@ -284,7 +283,7 @@ def _role(graph: _Usual, value: GraphValue) -> Role:
 
 
 def _layer(pattern: re.Pattern[str], name: str) -> tuple[int, str] | None:
-    """Number and kind: `past_key_values.3.key` -> (3, "key")."""
+    """Number of the layer and kind of the tensor: `past_key_values.3.key` -> (3, "key"). None = not a KV tensor."""
     match = pattern.fullmatch(name)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Whisper models in CTranslate2's format, computed by faster-whisper. It reads no recording, only samples."""
+"""Speech recognition: Whisper models in CTranslate2's format, on faster-whisper. It gets samples, not audio files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from stoker.core.speech import Segment, SpeechInfo, Wish, Word
 from stoker.errors import InvalidInput, ModelFileInvalid
 
 _TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-"""Tried in turn where a text repeats itself or is unlikely, as OpenAI's own program does."""
+"""Temperatures that are tried in turn if a text is repetitive or unlikely, as in OpenAI's program."""
 
 
 class WhisperModel:
-    """A loaded model. One thread uses it.
+    """A loaded Whisper model. Only one thread uses it.
 
     Args:
-        folder: of the model; see `models.whisper_folder`.
-        threads: that compute.
-        is_cpu_only: no GPU is used, though there may be one.
+        folder: the folder of the model; see `models.whisper_folder`.
+        threads: number of threads that compute.
+        is_cpu_only: whether the model runs on the CPU even if there is a GPU.
 
     Raises:
         ModelFileInvalid: a file of the folder is damaged.
@@ -45,14 +45,14 @@ class WhisperModel:
         )
 
     def begin(self, samples: bytes, wish: Wish) -> tuple[str, Iterator[Segment]]:
-        """The language that is spoken, and the segments, which are computed as they are taken.
+        """Returns the spoken language, and an iterator that computes each segment when it is requested.
 
         Args:
-            samples: one channel with `info.sample_rate`, floats of 4 bytes.
-            wish: what is wanted.
+            samples: one channel of 4-byte floats with the sample rate `info.sample_rate`.
+            wish: the task, language and other parameters of the transcription.
 
         Raises:
-            InvalidInput: the model does not know the language.
+            InvalidInput: the model does not support the language.
         """
         temperature = wish.temperature or _TEMPERATURES
         try:
