@@ -34,10 +34,7 @@ class PartPlace(NamedTuple):
 
 
 def message_parts(value: object, where: str, depth: int = _MAX_DEPTH) -> Iterator[PartPlace]:
-    """Yields every message and every part, at up to `depth` nested levels, for all dialects.
-
-    `where` is the path of `value` in the request.
-    """
+    """Yields every message and part of any dialect, up to `depth` levels deep; `where` is the path of `value`."""
     if depth == 0:
         return
     if isinstance(value, list):

@@ -188,8 +188,7 @@ def _rendered(asked: Conversation, model: ChatModel) -> tuple[str, tuple[Media, 
 def _with_readable_results(asked: Conversation, card: ModelCard) -> Conversation:
     """The conversation, with files in tool results replaced by a text if the model does not accept them.
 
-    An error would be fatal to the conversation: the user did not choose the tool call, and its result stays in the
-    history.
+    The model chose the call, not the user, and the result stays in the history: an error would end the conversation.
     """
     if not any(message.role == "tool" for message in asked.messages):
         return asked

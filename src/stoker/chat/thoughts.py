@@ -1,7 +1,6 @@
 """Remembers the reasoning before tool calls, for clients that omit it when they send the tools' results.
 
-Without the reasoning, the next prompt would differ from the cached one there, and the prefix cache would be of no use
-for the rest.
+Without the reasoning, the next prompt would differ there from the cached one, and the prefix cache would end there.
 """
 
 from __future__ import annotations
