@@ -21,7 +21,7 @@ _BRIEF_CPU_S = 0.005
 """Budget of a template inside `briefly`, in units of work and in seconds of CPU time."""
 
 Growth: TypeAlias = Callable[..., int]
-"""From the arguments of an operation: a bound of the characters that it produces in addition to its input."""
+"""From the arguments of an operation: how many characters, at least, it produces in addition to its input."""
 
 _CHARS_PER_UNIT = 16
 _CHARS_PER_ITEM = 8  # a pointer's bytes

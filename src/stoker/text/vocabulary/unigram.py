@@ -202,7 +202,7 @@ def _base(entry: int) -> int:
 
 
 def _character_bytes(first: int) -> int:
-    """Of a character in UTF-8, by its first byte."""
+    """The number of bytes of a UTF-8 character with this first byte."""
     return 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
 
 
