@@ -1,4 +1,4 @@
-"""Outputs of an engine, read as reasoning, content and tool calls; it knows no wire format.
+"""Parses outputs of an engine into reasoning, content and tool calls. Independent of wire formats.
 
 Output --OutputReader.parts--> Content, Reasoning, CallBegin, … --ToolCalls.push--> ToolCall
 """
@@ -19,18 +19,18 @@ Part: TypeAlias = Event
 
 
 class OutputReader:
-    """Reads the outputs of one answer.
+    """Parses the outputs of one answer, in order.
 
     Args:
-        make_reader: makes the reader of the answer's text; None = the answer is content as it is written.
+        make_reader: makes the parser of the answer's text; None = the whole text is content.
     """
 
     def __init__(self, make_reader: Callable[[], Reader] | None) -> None:
         self._reader = None if make_reader is None else make_reader()
         self.format_name = "" if self._reader is None else self._reader.format_name
-        """Name of the format in which calls are looked for."""
+        """Name of the tool-call format that the parser looks for; empty = there is no parser."""
         self.num_mistaken = 0
-        """Texts that looked like a call and were none, when the answer has ended."""
+        """Number of texts that looked like a tool call but were none; set when the answer has ended."""
 
     def parts(self, output: Output) -> Sequence[Part]:
         """The parts that the next output adds to the answer."""
@@ -67,10 +67,10 @@ class ToolCall:
 
     call_id: str
     index: int
-    """Its place among the calls of the answer."""
+    """Position among the calls of the answer, from 0."""
     name: str
     is_custom: bool = False
-    """The tool takes a text."""
+    """The tool is a custom tool, which takes text instead of JSON."""
     is_complete: bool = False
     _pieces: list[str] = field(default_factory=list[str])
 
@@ -86,12 +86,12 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCalls:
-    """The tool calls of one choice, or those so far.
+    """Collects the tool calls of one choice while its answer is parsed.
 
     Args:
-        id_prefix: begins the ids of calls.
+        id_prefix: prefix of the ids of calls.
         seed: makes the ids differ from those of other answers.
-        keep: is told the id of a call that follows reasoning, and the reasoning.
+        keep: called with the id of each call that directly follows reasoning, and with that reasoning.
     """
 
     id_prefix: str
@@ -101,7 +101,7 @@ class ToolCalls:
     _thoughts: list[str] = field(default_factory=list[str])
 
     def push(self, part: Part) -> None:
-        """Notes a part of the answer."""
+        """Processes the next part of the answer."""
         match part:
             case Content():
                 pass
@@ -119,7 +119,7 @@ class ToolCalls:
                 self.calls[-1].is_complete = True
 
     def push_all(self, parts: Iterable[Part]) -> ToolCalls:
-        """Notes all of these parts."""
+        """Processes several parts, in order; returns this object."""
         for part in parts:
             self.push(part)
         return self

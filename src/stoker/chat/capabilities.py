@@ -1,4 +1,4 @@
-"""The capabilities of a model, as clients see them before a request: from its card, or from its chat template."""
+"""The capabilities of a model, which clients can query before a request; derived from its card and chat template."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
     can_think: bool
     """The model may reason before it answers."""
     can_disable_thinking: bool
-    """The chat template knows how to switch that off."""
+    """The chat template has a variable that turns reasoning off."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """In Ollama's words: `completion`, `insert`, `vision`, `audio`, `tools`, `thinking`, `embedding`; besides, `rerank`
     and `transcription`."""
     tool_format: ToolFormat | None
-    """None = it has no chat template, or a broken one."""
+    """None = the model has no chat template, or a broken one."""
 
 
 def card_capabilities(card: ModelCard) -> Capabilities:
@@ -65,10 +65,10 @@ def chat_capabilities(
     """The capabilities of a model with this chat template.
 
     Args:
-        plain: what it can do without a template.
-        source: the chat template; None = it has none, and was not made for conversations.
-        bos_token: the text of the token, for the template.
-        eos_token: likewise.
+        plain: names of the capabilities that need no chat template.
+        source: the chat template; None = the model has none, and was not trained for conversations.
+        bos_token: text of the beginning-of-sequence token, for the template.
+        eos_token: text of the end-of-sequence token, for the template.
         tool_format: see `find_format`.
     """
     if source is None:

@@ -1,4 +1,4 @@
-"""Constraints on the text of an answer: the forms in which clients write them, as one `GrammarText`."""
+"""Converts constraints on the text of an answer, in the forms that clients write, to one `GrammarText`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _LARK_START = re.compile(r"^[ \t]*[?!]?start\s*:", re.MULTILINE)
 
 
 def response_grammar(raw: Mapping[str, Any], where: str = "response_format") -> GrammarText | None:
-    """OpenAI's `response_format`, or `text.format` of the responses API, whose members lie one level higher.
+    """The grammar of OpenAI's `response_format`; None = plain text.
+
+    This also reads `text.format` of the responses API, which has the members of `json_schema` one level higher.
 
     Raises:
-        InvalidInput: it is malformed.
-        UnsupportedParameter: its `type` does not exist here.
+        InvalidInput: the format is malformed.
+        UnsupportedParameter: the format's `type` is not supported.
     """
     match raw.get("type"):
         case "text" | None:
@@ -35,10 +37,12 @@ def response_grammar(raw: Mapping[str, Any], where: str = "response_format") -> 
 
 
 def schema_grammar(schema: object, where: str, *, is_strict: bool = True) -> GrammarText:
-    """A JSON schema, as an object or as its text. Its objects are closed: models invent members.
+    """The grammar of a JSON schema, given as an object or as JSON text.
+
+    Objects allow only the properties that the schema declares, because models tend to invent others.
 
     Raises:
-        InvalidInput: it is neither.
+        InvalidInput: `schema` is not a JSON schema.
     """
     if isinstance(schema, str):
         try:
@@ -62,11 +66,11 @@ def _json_schema(raw: Mapping[str, Any], where: str) -> GrammarText:
 
 
 def structured_grammar(raw: Mapping[str, Any], where: str = "structured_outputs") -> GrammarText:
-    """vLLM's `structured_outputs`: exactly one constraint, by its kind.
+    """The grammar of vLLM's `structured_outputs`, which must have exactly one constraint.
 
     Raises:
-        InvalidInput: it is malformed.
-        UnsupportedParameter: it has a `structural_tag`.
+        InvalidInput: the object is malformed, or has no constraint or several.
+        UnsupportedParameter: the object has a `structural_tag`.
     """
     makers: dict[str, Callable[[Any], GrammarText]] = {
         "json": lambda value: schema_grammar(value, f"{where}.json"),
@@ -91,16 +95,16 @@ def structured_grammar(raw: Mapping[str, Any], where: str = "structured_outputs"
 
 
 def written_grammar(text: str) -> GrammarText:
-    """A grammar as its text: GBNF, or Lark if it begins with `%llguidance` or has rules as only Lark writes them."""
+    """A grammar from its source: GBNF, or Lark if it begins with `%llguidance` or has a `start:` rule but no `::=`."""
     is_lark = text.lstrip().startswith(_LARK) or ("::=" not in text and _LARK_START.search(text) is not None)
     return GrammarText(kind="lark" if is_lark else "gbnf", text=text)
 
 
 def choice_grammar(raw: object, where: str) -> GrammarText:
-    """Texts of which the answer is one.
+    """The grammar of an answer that is exactly one of the given texts.
 
     Raises:
-        InvalidInput: it is no list of texts, or an empty one.
+        InvalidInput: `raw` is not a list of texts, or is empty.
     """
     texts = cast("list[object]", raw) if isinstance(raw, list) else []
     if not texts or not all(isinstance(text, str) for text in texts):

@@ -1,6 +1,6 @@
-"""Custom tools: they take a text, which may have to follow a regular expression or a Lark grammar.
+"""Custom tools: tools that take text instead of JSON. A regular expression or a Lark grammar may constrain the text.
 
-For a model, and for the grammar of its calls, such a tool is a function with one argument, the text.
+The model, and the grammar of its calls, see a custom tool as a function with one argument, the text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from stoker.text.messages import Json
 if TYPE_CHECKING:
     from stoker.grammars import lark, raw_text
 else:
-    lark = lazy_module("stoker.grammars.lark")  # for requests with such a grammar
+    lark = lazy_module("stoker.grammars.lark")  # needed only for custom tools with a grammar
     raw_text = lazy_module("stoker.grammars.raw_text")
 
 _NOTATIONS = {"regex": "regular expression", "lark": "Lark grammar"}
 
 
 def custom_function(raw: Mapping[str, Any], where: str) -> tuple[dict[str, Json], str | None]:
-    """A custom tool as a function in OpenAI's shape, and the pattern of the text that it takes.
+    """A custom tool as a function in OpenAI's format, and the pattern that its text must match; None = any text.
 
     Args:
-        raw: `name`, `description` and `format`.
-        where: its path in the request.
+        raw: the custom tool, with `name`, `description` and `format`.
+        where: path of the tool in the request, for errors.
 
     Raises:
         InvalidInput: the format is malformed, or cannot be enforced.

@@ -1,6 +1,6 @@
-"""Documents among the parts of messages, in the shapes of all dialects: each becomes its text, and images of its pages.
+"""Replaces documents in messages, in the formats of all API dialects, with their text and images of their pages.
 
-Images are made only for a model that takes them. URLs and ids of files are not followed: see `server/remote_files`.
+Images are made only for a model that accepts them. URLs and file ids are not resolved here: see `server/remote_files`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ DOCUMENT_TYPES = ("document", "file", "input_file")
 _MAX_DEPTH = 8
 _PDF, _PDF_WITHIN = b"%PDF-", 1024
 _NESTED = ("content", "output", "source")
-"""Fields of a message or of a part that may have parts inside."""
+"""Fields of a message or part that may contain nested parts."""
 
 
 class PartPlace(NamedTuple):
-    """A message or a part of one, plain JSON, in the list that has it."""
+    """The place of a message or part, as plain JSON, in the list `parts` that contains it at index `number`."""
 
     parts: list[Any]
     number: int
     fields: dict[str, Any]
     where: str
-    """Path in the request."""
+    """Path of the message or part in the request, for errors."""
 
 
 def message_parts(value: object, where: str, depth: int = _MAX_DEPTH) -> Iterator[PartPlace]:
-    """Every message and every part of one, in the shape of any dialect; `where` is the path of `value`."""
+    """Yields every message and part of any dialect, up to `depth` levels deep; `where` is the path of `value`."""
     if depth == 0:
         return
     if isinstance(value, list):
@@ -51,22 +51,22 @@ def message_parts(value: object, where: str, depth: int = _MAX_DEPTH) -> Iterato
 
 
 def has_documents(messages: object) -> bool:
-    """Some part of these messages is a document."""
+    """Whether any part of the messages is a document."""
     return any(place.fields.get("type") in DOCUMENT_TYPES for place in message_parts(messages, ""))
 
 
 def read_documents(messages: object, reader: DocumentReader, *, takes_images: bool, where: str) -> None:
-    """Puts what the documents of some messages say in their places. It waits, so it belongs on a thread of its own.
+    """Replaces each document in the messages with its content, in place. This blocks, so run it on a separate thread.
 
     Args:
-        messages: plain JSON, in the shape of any dialect; it is changed.
+        messages: plain JSON, in the format of any dialect; it is modified.
         reader: reads PDF files.
-        takes_images: the model does; pages become images, too.
-        where: what the messages are called in the request.
+        takes_images: the model accepts images, so pages become images, too.
+        where: name of the messages' field in the request, for errors.
 
     Raises:
-        InvalidInput: a document is malformed, damaged, encrypted, too large, or says nothing to this model.
-        UnsupportedParameter: it is in a format that is not read here, or elsewhere.
+        InvalidInput: a document is malformed, damaged, encrypted, too large, or has no content that this model accepts.
+        UnsupportedParameter: a document has an unsupported format, or is a URL.
     """
     for place in list(message_parts(messages, where)):
         if place.fields.get("type") in DOCUMENT_TYPES:
@@ -75,7 +75,7 @@ def read_documents(messages: object, reader: DocumentReader, *, takes_images: bo
 
 
 def read_document(fields: Mapping[str, Any], reader: DocumentReader, *, takes_images: bool, where: str) -> PartGroup:
-    """What one document says. See `read_documents`."""
+    """The content of one document as text and image parts. See `read_documents` for arguments and errors."""
     if fields.get("type") == "document":
         about, content = _anthropic(fields, where)
     else:
@@ -89,11 +89,11 @@ def read_document(fields: Mapping[str, Any], reader: DocumentReader, *, takes_im
 
 
 def read_file(data: bytes, about: Sequence[str], reader: DocumentReader, *, side: int, where: str) -> PartGroup:
-    """What a file says: a PDF file, told by its first bytes, or text.
+    """The content of a file as text and image parts. The first bytes decide whether it is a PDF file or text.
 
     Args:
-        data: the file.
-        about: lines that stand before it.
+        data: the content of the file.
+        about: lines of text to put before the content, such as the file's name.
         reader: reads PDF files.
         side: longer side of the images of its pages, in pixels; 0 = the model takes no images.
         where: the file's path in the request, for the error.
@@ -107,7 +107,7 @@ def read_file(data: bytes, about: Sequence[str], reader: DocumentReader, *, side
 
 
 def _anthropic(fields: Mapping[str, Any], where: str) -> tuple[list[str], str | bytes | Sequence[Part]]:
-    """What is said about a document, and the document."""
+    """The title and context of a document, and its content: text, the bytes of a file, or parts."""
     about = [text for name in ("title", "context") if isinstance(text := fields.get(name), str)]
     match fields.get("source"):
         case {"type": "text", "data": str(text)}:
@@ -153,7 +153,7 @@ def _as_text(data: bytes, where: str) -> str:
 
 
 def _page_parts(about: Sequence[str], pages: Sequence[Page], where: str) -> Iterator[Part]:
-    """Text and image of each page in turn; without images, one text."""
+    """Yields the text and the image of each page in turn; without images, a single text part for all pages."""
     if not any(page.image or page.text.strip() for page in pages):
         message = f"`{where}`: the PDF file has only images and no text, and this model takes no images"
         raise InvalidInput(message, parameter=where)

@@ -23,7 +23,7 @@ from stoker.text.messages import Json, Message, TextPart
 
 
 class ChatModel(Protocol):
-    """The model's facts and template, needed before a conversation is sent to it. Safe to use from any thread."""
+    """A model's properties and chat template, as needed to prepare a request. Safe to use from any thread."""
 
     @property
     def card(self) -> ModelCard:
@@ -53,7 +53,7 @@ class ChatModel(Protocol):
 
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking")
-"""Template variables that switch reasoning: both names are in use, and a template reads the one that it knows."""
+"""Template variables that turn reasoning on or off. Both names are set, and a template reads the one that it knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +61,16 @@ class Thinking:
     """A request's settings for reasoning."""
 
     is_on: bool | None = None
-    """None = as the chat template has it."""
+    """Whether the model reasons; None = the default of the chat template."""
     effort: str | None = None
     budget: int | None = None
-    """Most tokens of reasoning; None = no limit."""
+    """Maximum number of reasoning tokens; None = no limit."""
     closing_text: str = ""
-    """Written before the end of reasoning that the budget or the client ends."""
+    """Text that is inserted before the end marker, when the budget or the client ends the reasoning."""
     can_be_ended: bool = False
-    """The client may end the reasoning while it is written."""
+    """The client may end the reasoning during generation."""
     stays_in_content: bool = False
-    """Reasoning is not told apart from the answer."""
+    """Reasoning is not separated from the content of the answer."""
     is_preference: bool = False
     """True: a model that cannot follow `is_on` causes no error."""
 
@@ -83,7 +83,7 @@ class Conversation:
     tools: Tools = NO_TOOLS
     thinking: Thinking = field(default_factory=Thinking)
     reads_calls: bool = True
-    """False: tool calls are content, as the model writes them."""
+    """False: tool calls are not parsed, and appear in the content as the model writes them."""
     grammar: GrammarText | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -92,28 +92,28 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The request to the engine, and the way to read its answer."""
+    """The request to the engine for one conversation, and how to parse its answer."""
 
     prompt: str
     outline: Outline | None = None
     media: tuple[Media, ...] = ()
     """Files whose markers are in the prompt."""
     reader: Callable[[], Reader] | None = None
-    """Makes a reader for one choice; None = the answer is content as it is written."""
+    """Makes the parser of the answer for one choice; None = the whole text is content."""
 
 
 def recalled(asked: Conversation, thoughts: Thoughts) -> Conversation:
-    """The conversation, with the reasoning that its client left out of messages that call tools."""
+    """The conversation, with remembered reasoning restored in messages with tool calls whose client left it out."""
     if not any(message.tool_calls for message in asked.messages):
         return asked
     return replace(asked, messages=thoughts.filled_in(asked.messages))
 
 
 def planned(asked: Conversation, model: ChatModel) -> Plan:
-    """The plan for a conversation. It runs the chat template, so it belongs on a thread of its own.
+    """The plan for a conversation. This runs the chat template, so call it on a separate thread, not on an event loop.
 
     Raises:
-        InvalidInput: something cannot be done as asked, or the chat template refused the messages.
+        InvalidInput: the model cannot do what is requested, or the chat template refused the messages.
     """
     prompt, media = _rendered(asked, model)
     chat_format = model.chat_format
@@ -160,17 +160,17 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
 
 
 def rendered(asked: Conversation, model: ChatModel) -> str:
-    """The prompt's text. Images and recordings are in it as their markers.
+    """The text of the prompt. A marker stands for each image and recording.
 
     Raises:
         InvalidInput: the chat template refused the messages, or left out an image.
-        UnsupportedParameter: the model does not take what is in the messages.
+        UnsupportedParameter: the model does not accept a kind of file in the messages.
     """
     return _rendered(asked, model)[0]
 
 
 def prompt_question(asked: Conversation, model: ChatModel) -> CountTokens:
-    """Asks how long the prompt of a conversation is, with its files. For errors see `rendered`."""
+    """The question to the engine how many tokens the prompt has, including files. For errors see `rendered`."""
     return CountTokens(*_rendered(asked, model))
 
 
@@ -186,9 +186,9 @@ def _rendered(asked: Conversation, model: ChatModel) -> tuple[str, tuple[Media, 
 
 
 def _with_readable_results(asked: Conversation, card: ModelCard) -> Conversation:
-    """The conversation, with a text in place of each file in the result of a tool that the model cannot take.
+    """The conversation, with files in tool results replaced by a text if the model does not accept them.
 
-    The model has called the tool, and not the user: an error would end the conversation, since the result stays in it.
+    The model chose the call, not the user, and the result stays in the history: an error would end the conversation.
     """
     if not any(message.role == "tool" for message in asked.messages):
         return asked
@@ -216,7 +216,7 @@ def _begun_thought(asked: Conversation, model: ChatModel) -> str:
 
 
 def _begun_content(asked: Conversation) -> str:
-    """The content that the answer continues, where a constraint holds for both together."""
+    """The content that the answer continues, if a grammar constrains content and answer as one text; else empty."""
     return asked.messages[-1].text if asked.continue_final_message and asked.grammar is not None else ""
 
 
@@ -236,7 +236,7 @@ def _render(asked: Conversation, model: ChatModel) -> str:
 
 
 def _constrained(asked: Conversation, row: Format, prompt: str, card: ModelCard) -> tuple[Format, GrammarText | None]:
-    """How calls are read, and what the answer must match after its reasoning."""
+    """The format in which calls are parsed, and the grammar that the answer must match after its reasoning."""
     tools = asked.tools
     if not tools.definitions or row.calls is None:
         return row, asked.grammar
@@ -251,10 +251,10 @@ def _constrained(asked: Conversation, row: Format, prompt: str, card: ModelCard)
 
 
 def media_of(messages: Sequence[Message]) -> tuple[Media, ...]:
-    """The different files of a conversation.
+    """The files of a conversation, without duplicates.
 
     Raises:
-        InvalidInput: there are too many, or they are too large together.
+        InvalidInput: there are too many files, or their total size is too large.
     """
     contents = [message.content for message in messages if isinstance(message.content, tuple)]
     return media_of_parts([part for content in contents for part in content])

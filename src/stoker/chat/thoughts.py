@@ -1,6 +1,6 @@
-"""Reasoning that preceded tool calls, for clients that leave it out when they send the results.
+"""Remembers the reasoning before tool calls, for clients that omit it when they send the tools' results.
 
-Without it, the next prompt would differ from the cached one at that place, and the rest would be computed again.
+Without the reasoning, the next prompt would differ there from the cached one, and the prefix cache would end there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _BYTES_PER_THOUGHT: Final = 512
 
 
 class ThoughtMemory:
-    """Thoughts by the owner and the id of the call that followed; the oldest leave first. For any thread.
+    """Reasoning texts by owner and id of the tool call that followed. The oldest are evicted first. Thread-safe.
 
     Args:
-        max_bytes: of all of them; 0 = nothing is remembered.
+        max_bytes: maximum total size; 0 = nothing is remembered.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -41,14 +41,14 @@ class ThoughtMemory:
                 self._num_bytes -= _size(self._known.popitem(last=False)[1])
 
     def find(self, owner: str, call_id: str) -> str | None:
-        """The reasoning before a call, if it is still known."""
+        """The reasoning before a call; None = it is not known, or was evicted."""
         with self._lock:
             return self._known.get((owner, call_id))
 
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
-    """The memory of one owner."""
+    """The view of a `ThoughtMemory` for one owner: the reasoning of other owners cannot be read through it."""
 
     memory: ThoughtMemory
     owner: str = ""
@@ -58,7 +58,7 @@ class Thoughts:
         self.memory.keep(self.owner, call_id, thought)
 
     def filled_in(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, with remembered reasoning added to those that call tools and have none."""
+        """The messages, with remembered reasoning added to messages with tool calls but no reasoning."""
         return [self._filled_in(message) for message in messages]
 
     def _filled_in(self, message: Message) -> Message:

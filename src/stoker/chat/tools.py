@@ -26,9 +26,9 @@ class Tools:
     """The tools of one request."""
 
     definitions: Sequence[Mapping[str, Json]] = ()
-    """In OpenAI's shape, checked: each has a name and a schema of its parameters."""
+    """Tool definitions in OpenAI's format, checked: each has a name and a schema of its parameters."""
     mode: Mode = "auto"
-    """`required`: the answer is at least one call. `none`: the answer is text."""
+    """`auto`: the model decides. `required`: the answer is at least one call. `none`: the answer is text."""
     allowed: frozenset[str] | None = None
     """Names of the tools that may be called; None = all."""
     parallel: bool = True
@@ -54,7 +54,7 @@ class Tools:
 
     @property
     def offered(self) -> list[Tool]:
-        """All tools, for the grammar of calls."""
+        """All tools, in the form from which the grammar of calls is made."""
         return [self._offered(tool) for tool in self.definitions]
 
     @property
@@ -71,7 +71,7 @@ class Tools:
 
     @property
     def choice(self) -> ToolChoice:
-        """Which calls the answer may have. A tool that is named is called once."""
+        """Which calls the answer may have. If `tool_choice` names one tool, there is at most one call."""
         is_named = self.mode == "required" and self.allowed is not None and len(self.allowed) == 1
         max_calls = 1 if is_named or not self.parallel else None
         return ToolChoice(mode=self.mode, names=self.allowed, max_calls=max_calls)
@@ -81,7 +81,7 @@ NO_TOOLS = Tools()
 
 
 def tools_of(raw: Sequence[Mapping[str, Any]] | None, choice: object = None, *, parallel: bool | None = None) -> Tools:
-    """OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`.
+    """The tools of a request from OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`.
 
     Raises:
         InvalidInput: a tool or the choice is malformed, or names a tool that is not offered.
@@ -99,12 +99,12 @@ def tools_of(raw: Sequence[Mapping[str, Any]] | None, choice: object = None, *, 
 
 
 def generic_calls(tools: Tools, content: GrammarText | None = None) -> GrammarText:
-    """A JSON schema of calls in the generic format, or, if the model may choose, of content.
+    """A JSON schema of calls in the generic format or, if the model may choose, of either calls or content.
 
-    It is for a model in another server that supports JSON schemas, but no grammar of calls.
+    For backends that forward to another server, which supports JSON schemas but no grammar of calls.
 
     Raises:
-        InvalidInput: the content must follow something else than a JSON schema.
+        InvalidInput: the constraint on the content is not a JSON schema.
     """
     calls: dict[str, Any] = {
         "type": "array",
@@ -134,7 +134,7 @@ def _call_schema(number: int, name: str, parameters: Mapping[str, Json]) -> dict
 
 
 def _embedded(name: str, schema: Any) -> Any:
-    """A schema inside another one: its references begin at itself."""
+    """A schema to be nested in another one. Its `$id` makes its `$ref`s resolve against the nested schema itself."""
     return (
         {"$id": f"https://stoker.invalid/{name}", **cast("dict[str, Any]", schema)}
         if isinstance(schema, dict)
@@ -147,12 +147,12 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def name_of(tool: Mapping[str, Json]) -> str:
-    """The name of a checked tool."""
+    """The name of a tool in a checked definition."""
     return str(_function(tool)["name"])
 
 
 def parameters_of(tool: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The schema of a checked tool's parameters."""
+    """The schema of the parameters in a checked definition."""
     parameters = _function(tool)["parameters"]
     assert isinstance(parameters, dict)
     return parameters
@@ -165,7 +165,7 @@ def _function(tool: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _given(raw: Mapping[str, Any], where: str) -> tuple[Mapping[str, Json], tuple[str | None] | None]:
-    """The definition of a tool as a function, and the pattern of its text if it is a custom one."""
+    """The definition of a tool as a function; for a custom tool, also a 1-tuple with the pattern of its text."""
     if raw.get("type") != "custom":
         return _definition(raw, where), None
     inner = raw.get("custom", raw)

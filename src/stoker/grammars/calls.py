@@ -1,6 +1,6 @@
-"""The plan of an answer that may call tools, as a grammar for the engine. Knows no rows of models and compiles nothing.
+"""Translates the plan of an answer that may call tools to a grammar for the engine. Compiles nothing.
 
-`stoker.text.chat_formats.grammar` says what a plan is made of.
+The format of a plan is described in `stoker.text.chat_formats.grammar`. Formats of single models are unknown here.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from stoker.grammars.schemas import PREFIX, Lowered, lower_schema, parse_json
 
 MAX_TOOLS = 1_024
 MAX_TOOL_TEXT = 4 << 20
-"""Characters of all their schemas."""
+"""Maximum total length of the schemas of all tools, in characters."""
 _OPEN: Json = {"type": "object"}
 _GAP = f"(/{WHITESPACE}/)?"
 _WORDS = {"boolean": "True|False", "null": "None"}
-"""Some models write these as Python does."""
+"""Words by type that some models write as in Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSource:
-    """A grammar in the engine's dialect of Lark."""
+    """A grammar of tool calls in the engine's dialect of Lark."""
 
     lark: str
     dropped: tuple[str, ...]
-    """What of the tools' schemas is not enforced, in words."""
+    """The parts of the tools' schemas that are not enforced, in words."""
     doubtful: tuple[str, ...]
-    """Bodies of terminals that perhaps no text matches. The engine would notice it in the middle of an answer."""
+    """Bodies of terminals that possibly match no text. The engine would detect this only in the middle of an answer."""
     is_json: bool
     """See `Source.is_json`."""
 
@@ -64,9 +64,9 @@ def call_source(plan: Json, pieces: Pieces, relaxed: Collection[int] = ()) -> Ca
     """The grammar of a plan.
 
     Args:
-        plan: see `stoker.text.chat_formats.grammar`.
-        pieces: cuts markers into tokens and text.
-        relaxed: tools whose arguments may be any object.
+        plan: the plan, see `stoker.text.chat_formats.grammar`.
+        pieces: splits markers into tokens and text.
+        relaxed: indices of the tools whose arguments may be any object.
 
     Raises:
         GrammarTooComplex: there are too many tools.
@@ -81,7 +81,7 @@ def tool_schema(tool: Json) -> Lowered:
     """The lowered schema of a tool's arguments.
 
     Raises:
-        InvalidInput: it cannot be enforced, and the tool is strict.
+        InvalidInput: the schema cannot be enforced, and the tool is strict.
     """
     try:
         return _lowered(tool["schema"], bool(tool["is_strict"]))
@@ -92,7 +92,7 @@ def tool_schema(tool: Json) -> Lowered:
 
 
 def alone(plan: Json, index: int) -> Json:
-    """A plan for nothing but the call of one tool."""
+    """The plan reduced to the call of one tool, without content."""
     rest = plan["options"][index]
     call = {"trigger": "", "head": "", "follows_content": False, "rest": rest}
     return {**plan, "content": None, "calls": [call], "opened": ""}
@@ -141,7 +141,7 @@ class _Plan:
         )
 
     def _first(self, group: Json, rest: str, between: str) -> str:
-        """The first calls, and what may come before them."""
+        """An expression for the first calls, and for content before them."""
         if group["head"]:
             return f"{self._rules.rule(regex(group['head']), '[lazy]')} {rest}"
         if self._plan["content"] is True and group["follows_content"]:
@@ -150,7 +150,7 @@ class _Plan:
         return f"{between} {self._rules.marker(group['trigger'])} {rest}"
 
     def _opened(self, rests: Sequence[str], more: str) -> list[str]:
-        """Answers that go on after a marker that the prompt ends with."""
+        """Expressions for answers that continue after a marker at the end of the prompt."""
         plan = self._plan
         opened = plan["opened"]
         found = [
@@ -162,7 +162,7 @@ class _Plan:
         return found if opened else []
 
     def _content(self) -> list[str]:
-        """An answer without calls."""
+        """Expressions for an answer without calls."""
         content = self._plan["content"]
         if content is None:
             return []
@@ -176,7 +176,7 @@ class _Plan:
         return [f"{first}? ({tokens} TEXT?)*" if (tokens := self._tokens()) else f"{first}?"]
 
     def _tokens(self) -> str:
-        """Markers around content that are tokens."""
+        """An expression for the markers around content that are single tokens; empty = there are none."""
         found = {piece for marker in self._plan["wrappers"] for piece in self._pieces(marker) if isinstance(piece, int)}
         return f"<[{','.join(map(str, sorted(found)))}]>" if found else ""
 
@@ -255,13 +255,13 @@ class _Plan:
 
 
 class _Tagged:
-    """Arguments between markers: text as it is, anything else as JSON.
+    """Writes the rules for arguments between markers: strings as raw text, other values as JSON.
 
     Args:
-        rules: of the grammar.
-        definitions: of the schema.
-        part: of the plan.
-        render: makes an expression of any part.
+        rules: the rules of the grammar, to which rules are added.
+        definitions: the `$defs` of the tool's schema.
+        part: the part of the plan that describes the notation.
+        render: converts any part of the plan to an expression.
     """
 
     def __init__(self, rules: Rules, definitions: dict[str, Json], part: Json, render: Callable[[Json], str]) -> None:
@@ -303,7 +303,7 @@ class _Tagged:
         return self._rules.rule(f"{self._gap} {start} {key} {end} ({' | '.join(options)})")
 
     def _value(self, schema: Json, is_text: bool) -> str:
-        """A value whose type no attribute tells."""
+        """A value in a notation without attributes, so that its type must be recognized from the value."""
         before = self._render(self._part["before_value"])
         if is_text:
             return f"{before} {self._raw(text_terminal(schema, self._definitions))}"
@@ -324,7 +324,7 @@ class _Tagged:
         return self._rules.marker(self._part["value_end"])
 
     def _json(self, schema: Json) -> str:
-        """Texts are left out: a quoted one could contain the marker of its end."""
+        """A value as JSON, except strings: a quoted string could contain the end marker."""
         schema = without_strings(schema, self._definitions)
         return f"{self._gap} {self._rules.json(schema, self._definitions)} {self._gap} {self._end}"
 
@@ -344,7 +344,7 @@ def _closed(properties: dict[str, Json]) -> Json:
 
 
 def _objects(schema: Json, definitions: dict[str, Json]) -> list[Json]:
-    """The alternatives of a schema of objects."""
+    """The object schemas among the alternatives of a lowered schema."""
     if "$ref" in schema:
         return _objects(definitions[schema["$ref"].removeprefix(PREFIX)], definitions)
     if "anyOf" in schema:

@@ -1,4 +1,4 @@
-"""Schemas in which objects have no members but those that they name. It only adds `additionalProperties`."""
+"""Closes the objects of a schema, so that they allow only named members. It only adds `additionalProperties`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from stoker.grammars.references import Json, is_list, is_object
 
 _COMPOSING = frozenset({"allOf", "dependencies", "dependentSchemas", "if", "not", "unevaluatedProperties", "$id"})
 _OTHER_PARTS = frozenset({"$ref", "anyOf", "oneOf"})
-"""Keywords whose schemas speak of the object that has them."""
+"""Keywords whose schemas apply to the same object as the schema that contains them."""
 
 
 def closed(schema: Json) -> Json:
-    """A schema in which objects have no members but those that they name, unless they say what others may be.
+    """The schema, with `additionalProperties: false` on objects that do not specify other members.
 
-    Models invent members, and what reads their answers does not take them; llama-server, Ollama and vLLM close objects,
-    too. A schema in which several parts speak of one object stays as it is.
+    Models tend to invent members, which the clients do not accept; llama-server, Ollama and vLLM close objects, too. A
+    schema in which several parts apply to one object is returned unchanged.
 
     Raises:
-        GrammarTooComplex: it is too deep.
+        GrammarTooComplex: the schema is nested too deeply.
     """
     try:
         return _closed(schema) if _is_plain(schema) else schema
@@ -26,7 +26,7 @@ def closed(schema: Json) -> Json:
 
 
 def _is_plain(value: Json) -> bool:
-    """One part of a schema speaks of each object, as far as it is easy to see."""
+    """Whether only one part of the schema applies to each object, by a conservative check of its keywords."""
     if is_list(value):
         return all(map(_is_plain, value))
     if not is_object(value):

@@ -1,6 +1,6 @@
-"""From the text of a constraint to something that follows it token by token, on a thread of its own, within limits.
+"""Compiles constraints (JSON schemas, regular expressions, grammars) to token masks, on a separate thread, with limits.
 
-The thread belongs to the compiler, which ends it. What fails is an error of the one request that asked for it.
+The thread belongs to the compiler, which ends it. A failure is an error of the one request with the constraint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 _NICE: Final = 5
-"""Added to the niceness of the thread that compiles. With much more, it compiles nothing while all cores are busy."""
+"""Added to the niceness of the compiling thread. With a much higher value, it does not run while all cores are busy."""
 _COMPLEX: Final = re.compile(
     r"too (complex|large|many|big|long|deep)|limit|fuel|level exceeded|max\b|max_", re.IGNORECASE
 )
@@ -37,40 +37,40 @@ _COMPLEX: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much work grammars may make."""
+    """Limits on the work and memory of grammars."""
 
     max_waiting: int = 16
-    """Grammars that are compiled or wait for it."""
+    """Maximum number of grammars that are being compiled or wait."""
     cache_bytes: int = 64 << 20
-    """For compiled grammars, as estimated from their texts."""
+    """Maximum size of cached compiled grammars, estimated from their texts."""
     max_items_in_row: int = 20_000
     step_max_items: int = 200_000
-    """States of the parser in one step, 20 in a microsecond."""
+    """Maximum number of parser states in one step; about 20 take a microsecond."""
     gbnf_step_max_items: int = 5_000_000
-    """The same for GBNF, where each character is a step of its own."""
+    """Maximum number of parser states in one step for GBNF, where each character is a separate step."""
     max_lexer_states: int = 250_000
-    """Of 1 to 2 KiB."""
+    """Maximum number of lexer states, of 1 to 2 KiB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A grammar at its beginning, for one answer."""
+    """A compiled grammar in its initial state, for one answer."""
 
     constraint: GrammarConstraint
     dropped: tuple[str, ...] = ()
-    """What of a schema is not enforced, in words."""
+    """The parts of a schema that are not enforced, in words."""
     was_known: bool = False
-    """It was compiled before."""
+    """The grammar was in the cache."""
 
 
 class GrammarCompiler:
-    """Compiles grammars for one vocabulary. May be used from several threads; `close` it at the end.
+    """Compiles and caches grammars for one vocabulary. Safe to use from several threads. The owner calls `close`.
 
     Args:
-        vocabulary: of the model.
-        limits: of each grammar, and of all together.
-        observe: takes the seconds of each grammar that was not known, also of those that are refused.
-        is_apart: the work in Python is done in a process of its own.
+        vocabulary: the model's vocabulary.
+        limits: limits of each grammar, and of all grammars together.
+        observe: called with the seconds that each uncached grammar took, including refused ones.
+        is_apart: run the preparation in Python (see `sources`) in a separate process.
     """
 
     def __init__(
@@ -95,19 +95,19 @@ class GrammarCompiler:
         self._thread: ThreadPoolExecutor | None = None
         self._is_closed = False
         self.num_hits = 0
-        """Grammars that were known."""
+        """Number of cache hits."""
 
     def open(self, grammar: GrammarText) -> Future[Compiled]:
-        """A constraint for one answer, soon, or at once if the grammar is known.
+        """A future with the constraint for one answer; it is done immediately if the grammar is cached.
 
         The future may fail with:
             GrammarInvalid: the grammar is malformed.
-            GrammarTooComplex: it is over a limit.
-            UnsupportedSchema: a JSON schema has what cannot be enforced.
+            GrammarTooComplex: the grammar exceeds a limit.
+            UnsupportedSchema: a part of a JSON schema cannot be enforced.
             UnsupportedParameter: the grammar engine is not installed.
 
         Raises:
-            Overloaded: too many grammars wait.
+            Overloaded: too many grammars are waiting.
         """
         future: Future[Compiled] = Future()
         known = self._take(grammar)
@@ -125,10 +125,10 @@ class GrammarCompiler:
         return future
 
     def continued(self, compiled: Compiled, text: str) -> Compiled:
-        """The constraint after a text that is written already. Give it what `open` gave; it is used up.
+        """Advances a fresh result of `open`, which is changed and returned, past a text that begins the answer.
 
         Raises:
-            InvalidInput: the grammar has no text that begins so.
+            InvalidInput: no text of the grammar begins with `text`.
         """
         assert self._tokenizer is not None
         constraint = compiled.constraint
@@ -140,7 +140,7 @@ class GrammarCompiler:
         return compiled
 
     def close(self) -> None:
-        """Ends the thread after what the engine is doing; grammars that wait are cancelled."""
+        """Ends the thread after the grammar that is being compiled; waiting grammars are canceled."""
         if self._lowering is not None:
             self._lowering.close()
         with self._lock:
@@ -150,7 +150,7 @@ class GrammarCompiler:
             thread.shutdown(wait=True, cancel_futures=True)
 
     def prepare(self) -> None:
-        """Makes what the first grammar needs, soon: it holds the interpreter's lock for 0.2 s to 1 s."""
+        """Starts to create the engine's tokenizer ahead of the first grammar. This holds the GIL for 0.2 s to 1 s."""
         self._executor().submit(self._ready)
 
     def _executor(self) -> ThreadPoolExecutor:
@@ -197,7 +197,7 @@ class GrammarCompiler:
     def _ready(self) -> LLTokenizer:
         if self._tokenizer is None:
             if self._lowering is not None:
-                self._lowering.start()  # while the tokenizer is made
+                self._lowering.start()  # in parallel with the creation of the tokenizer
             self._tokenizer, self._spellings = engine_tokenizer(self._vocabulary)
         return self._tokenizer
 
@@ -212,7 +212,7 @@ class GrammarCompiler:
                 self._known_bytes -= self._sizes.pop(oldest)
 
     def _matcher(self, grammar: GrammarText, source: Source) -> GrammarConstraint:
-        """At its beginning, where its first mask shows that it can be followed at all."""
+        """The constraint in its initial state. Computing its first mask shows whether the engine can follow it."""
         from llguidance import LLMatcher, LLParserLimits
 
         for body in source.doubtful:
@@ -243,7 +243,7 @@ class GrammarCompiler:
         return source_of(order, self._vocabulary) if self._lowering is None else self._lowering.source(order)
 
     def _relaxed(self, grammar: GrammarText, source: Source) -> Source:
-        """The same calls, where the arguments of tools that the engine cannot follow are not constrained."""
+        """The source of a call grammar, with any arguments for non-strict tools that the engine cannot follow."""
         relaxed: dict[int, str] = {}
         for index, (name, is_strict) in enumerate(source.tools):
             try:
@@ -256,7 +256,7 @@ class GrammarCompiler:
 
 
 def _make_room() -> None:
-    """Lets the threads that compute go first where cores are short. Only Linux has priorities of single threads."""
+    """Lowers this thread's priority below the computing threads. Only Linux has priorities of single threads."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):
@@ -264,7 +264,7 @@ def _make_room() -> None:
 
 
 def _refusal(grammar: GrammarText, message: str) -> InvalidInput:
-    """What a request is told of an error of the engine."""
+    """The error of the request for an error message of the grammar engine."""
     details = re.search(r"^( *)\^[\^ ]*\nerror: (.*)", message, re.MULTILINE)
     first = message.partition("\n")[0]
     if grammar.kind == "regex" and details is not None:

@@ -1,4 +1,4 @@
-"""From schemas that hold together to the plain demands they amount to: one `Flat` for each way to satisfy them."""
+"""Resolves conjunctions of schemas to direct requirements: one `Flat` for each alternative that satisfies them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stoker.grammars.patterns import PatternError, conjuncts
 from stoker.grammars.references import Document, Json, Node, is_list, is_object
 
 MAX_FLATS: Final = 20_000
-"""All that one document may come to."""
+"""Maximum number of alternatives for all conjunctions of a document."""
 MAX_WAYS: Final = 512
-"""To satisfy one conjunction."""
+"""Maximum number of alternatives for one conjunction."""
 
 _FORMATS: Final = {
     "date": r"^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))$",
@@ -26,7 +26,7 @@ _FORMATS: Final = {
     .replace("SECOND", r"\d{1,4}S"),
     "hostname": r"^[a-zA-Z0-9](-?[a-zA-Z0-9]){0,20}(\.[a-zA-Z0-9](-?[a-zA-Z0-9]){0,20}){0,4}$",
 }
-"""Stricter than the engine's, which know neither calendars nor all rules of host names, and no bounds of numbers."""
+"""Patterns of formats. The engine's own ignore the calendar and some rules of host names, and do not limit numbers."""
 _PATTERNS: Final = {**_FORMATS, "date-time": _FORMATS["date"][:-1] + "T" + _FORMATS["time"][1:]}
 _OF_ENGINE: Final = ("email", "ipv4", "ipv6", "uuid", "uri")
 
@@ -66,16 +66,16 @@ _APPLICATORS: Final = frozenset(
 
 @dataclass
 class Ledger:
-    """What cannot be enforced: refused if strict, listed otherwise."""
+    """Records keywords that cannot be enforced: raises an error in strict mode, lists them otherwise."""
 
     is_strict: bool
     dropped: list[str] = field(default_factory=list[str])
 
     def refuse(self, node: Node, keyword: str, reason: str) -> None:
-        """Notes that a keyword is dropped.
+        """Records that a keyword is dropped.
 
         Raises:
-            UnsupportedSchema: strict.
+            UnsupportedSchema: strict mode.
         """
         message = f"`{keyword}` at `{node.pointer or '/'}`: {reason}"
         if self.is_strict:
@@ -87,7 +87,7 @@ class Ledger:
 
 
 class Conjunctions:
-    """The conjunctions of one document."""
+    """Computes conjunctions of the schemas in one document."""
 
     def __init__(self, document: Document, ledger: Ledger) -> None:
         self._document = document
@@ -96,7 +96,7 @@ class Conjunctions:
         self._num_flats = 0
 
     def flats(self, nodes: Iterable[Node]) -> list[Flat]:
-        """A value satisfies all of the schemas if it satisfies one of the results."""
+        """The alternatives of a conjunction: a value that satisfies one of them satisfies all of the schemas."""
         flat = Flat()
         for node in nodes:
             self._add(flat, node, ())
@@ -109,7 +109,7 @@ class Conjunctions:
         return found
 
     def follow(self, node: Node) -> Node | None:
-        """What the `$ref` of a schema means; None if it is dropped."""
+        """The target of the `$ref` of a schema; None = the reference cannot be resolved and is dropped."""
         try:
             return self._document.resolve(node, node.schema["$ref"])
         except (LookupError, ValueError, AttributeError) as error:
@@ -117,11 +117,11 @@ class Conjunctions:
             return None
 
     def is_reference(self, node: Node) -> bool:
-        """A schema that says nothing but where another one is."""
+        """Whether a schema has no requirements of its own, only a `$ref`."""
         return "$ref" in node.keywords and (self._document.draft <= 7 or self.stands_alone(node, "$ref"))
 
     def stands_alone(self, node: Node, keyword: str) -> bool:
-        """Nothing beside a keyword says anything about a value."""
+        """Whether a schema has no other keyword that restricts values."""
         return not any(key in _KEYWORDS for key in node.keywords if key != keyword)
 
     def admits(self, nodes: Iterable[Node], value: Json) -> bool:
@@ -171,7 +171,7 @@ class Conjunctions:
         return branch
 
     def _exclusive(self, flat: Flat, choice: Choice) -> Iterator[list[Node]]:
-        """The options of a `oneOf`, each with what keeps the others from holding too."""
+        """The options of a `oneOf`, each with schemas that exclude the other options."""
         branches = [(option, self._with(flat, [option])) for option in choice.options]
         live = [(option, branch) for option, branch in branches if branch.types and branch.values != []]
         for option, branch in live:
@@ -187,7 +187,7 @@ class Conjunctions:
         return other.derived({"anyOf": fitting if keeps_all else fitting[:1]})
 
     def _is_open(self, flat: Flat) -> bool:
-        """Something may satisfy it, at a glance."""
+        """Whether some value may satisfy the conjunction, by a quick check."""
         try:
             is_banned = any(node.schema is False for name in flat.required for node in flat.members(name))
         except PatternError:
@@ -196,7 +196,7 @@ class Conjunctions:
         return bool(types) and flat.values != [] and types != frozenset({"fraction"})
 
     def _disjoint(self, one: Flat, other: Flat) -> bool:
-        """No value satisfies both, as far as it is easy to see."""
+        """Whether certainly no value satisfies both, by a quick check."""
         try:
             return self._apart(one, other, 4)
         except PatternError:
@@ -302,7 +302,7 @@ class Conjunctions:
             case "contains" | "$dynamicRef" | "$recursiveRef":
                 self._ledger.refuse(node, keyword, "it is not supported")
             case _:
-                pass  # the keywords of members and items
+                pass  # keywords of members and items: see `_add_members` and `_add_items`
 
     def _types(self, node: Node, value: Json) -> frozenset[str]:
         names = {value} if isinstance(value, str) else set(value)
@@ -352,7 +352,7 @@ class Conjunctions:
         return keywords[_MEMBERS[index]] if _MEMBERS[index] in given else ()
 
     def _rest(self, node: Node, given: Sequence[str], keys: Sequence[str]) -> Node | None:
-        """What holds for the members or items that no other keyword of the same schema speaks of."""
+        """The schema for members or items that no other keyword of the same schema covers; None = any value."""
         rest, unevaluated = keys
         if rest in given:
             return self._document.child(node, rest)
@@ -371,7 +371,7 @@ class Conjunctions:
         if not is_list and self._document.draft < 2020:
             given = [key for key in given if key != "prefixItems"]
         if "prefixItems" in given and isinstance(keywords["prefixItems"], dict):
-            # No list: meant is what `items` says, as llama-server reads it.
+            # `prefixItems` that is not a list is treated as `items`, as in llama-server.
             given.remove("prefixItems")
             flat.items.append(Items((), self._document.child(node, "prefixItems")))
         if not set(given) & {first_key, rest_key, "unevaluatedItems"}:
@@ -396,7 +396,7 @@ def _far_apart(one: Flat, other: Flat) -> bool:
 
 
 def _is_well_formed(keyword: str, value: Json) -> bool:
-    """Whether a value is of the form that a keyword takes."""
+    """Whether a value has the form that its keyword requires."""
     if keyword == "type":
         return isinstance(value, str) or _are(str, value)
     if keyword == "items" and isinstance(value, list):

@@ -1,7 +1,7 @@
-r"""Escape sequences in strings of JSON that the grammar engine does not know: `\u00e9`, `\ud83d\ude00` and `\/`.
+r"""Supports escape sequences in JSON strings that the grammar engine does not know: `\u00e9`, `\ud83d\ude00` and `\/`.
 
-The engine follows one spelling of each character, so that no key can be written twice. Where a model writes another
-spelling, the engine is given the character: so it satisfies whatever the string has to satisfy.
+The engine accepts only one spelling of each character, so that no key can be written twice. When a model writes another
+spelling, the engine is given the character itself, so that all constraints on the string apply to it.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 _WHOLE: Final = re.compile(r"\\/|\\u(?:(?!d[89a-f])[0-9a-f]{4}|d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})")
 _BEGUN: Final = re.compile(r"\\u(?:[0-9a-f]{0,3}|d[89ab][0-9a-f]{2}(?:\\(?:u(?:d(?:[c-f][0-9a-f]?)?)?)?)?)|\\")
 _PART: Final = re.compile(rb"\\?/|\\|\\?u[0-9a-fA-F]{0,4}|[0-9a-fA-F]{1,4}")
-"""Texts of tokens that can be a part of an escape sequence."""
+"""Matches the text of tokens that can be a part of an escape sequence."""
 _MAX_PART: Final = 6
 _ALPHABETS: Final = (*range(0xC0, 0x180), *range(0x3B1, 0x3CA), *range(0x410, 0x450))
 _FOREIGN: Final = "éñüßçа中あ한אعक–—’“…€°\u00a0\u200b😀" + "".join(map(chr, _ALPHABETS))
-"""Characters that JSON has in strings only. They are tried first, and a string is known by them."""
+"""Characters that JSON allows only in strings. They are tried first: if one is allowed, this place is in a string."""
 _COMMON: Final = _FOREIGN + "aA0<'&/"
 _SIGNS: Final = frozenset({b"\\", *(bytes([lead]) for lead in (0xC3, 0xC4, 0xC5, 0xCE, 0xD0, 0xD1, 0xE2, 0xE4, 0xF0))})
-"""A backslash, and first bytes of such characters."""
+"""A backslash, and the first UTF-8 bytes of characters in `_FOREIGN`."""
 _LOW_HALVES: Final = ("dc05", "dd35", "de00", "de35", "df35")
-"""The second halves of surrogate pairs that are tried."""
+"""The second halves of surrogate pairs that are tried as samples."""
 _LACKS_SOME: Final = re.compile(r"\\u(?:[0-9a-fA-F]{4}\\u)?([0-9a-fA-F]{1,3})")
 """The beginning of an escape sequence that lacks one to three digits."""
 _FIRST_DIGITS: Final = re.compile(rb"[0-9a-fA-F]{1,3}")
-"""Of tokens of which the beginning can end an escape sequence: `c` in the `cn` of `M\\u00fcnchen`."""
+"""The digits at the beginning of a token that can end an escape sequence: `c` in the token `cn` of `M\\u00fcnchen`."""
 _DIGITS: Final = "0123456789abcdef"
 _COMMON_DIGITS: Final = tuple(f"{ord(char):04x}" if char < "\U00010000" else "d83d" for char in _COMMON)
 
 
 class Spellings:
-    """The tokens of a vocabulary that can be a part of an escape sequence, and how the engine spells characters.
+    """The tokens of a vocabulary that can be a part of an escape sequence, and the engine's spelling of characters.
 
     Args:
-        tokenizer: the engine's.
-        tokens: the text of each token; empty for those that are no text.
+        tokenizer: the engine's tokenizer.
+        tokens: the text of each token by token id; empty for tokens that are not text.
     """
 
     def __init__(self, tokenizer: LLTokenizer, tokens: Iterable[bytes]) -> None:
@@ -54,9 +54,9 @@ class Spellings:
         self._characters: dict[str, list[int]] = {}
         self.parts: dict[int, str] = {}
         self.tails: dict[int, str] = {}
-        """Tokens that end with a backslash, and the text before it."""
+        """Tokens that end with a backslash, with the text before it."""
         self.signs: list[int] = []
-        """Tokens of which one is allowed wherever an escape sequence may begin, the most likely one first."""
+        """Indicator tokens: wherever an escape sequence may begin, one of them is allowed. The most likely is first."""
         words: dict[bytes, int] = {}
         for token_id, text in enumerate(tokens):
             if len(text) == 1 and text in _SIGNS:
@@ -69,11 +69,11 @@ class Spellings:
                 with contextlib.suppress(UnicodeDecodeError):
                     self.tails[token_id] = text[:-1].decode()
         self.sizes = [[i for i, part in self.parts.items() if len(part) == size + 1] for size in range(_MAX_PART)]
-        """The same by the lengths of their texts."""
+        """The tokens of `parts`, by the length of their text minus 1."""
         self.openings = {token_id: part for token_id, part in self.parts.items() if part in ("\\", "\\u", "\\/")}
         singles = {part: token_id for token_id, part in self.parts.items() if part in ("\\", "u")}
         self.opening = [singles[part] for part in ("\\", "u")] if len(singles) == 2 else []
-        """Two tokens that are a backslash and the letter `u`; none where the vocabulary lacks one of them."""
+        """The tokens that are a backslash and the letter `u`; empty if the vocabulary lacks one of the two."""
         across: dict[str, list[tuple[int, int]]] = {}
         for word, token_id in words.items():
             digits = _FIRST_DIGITS.match(word)
@@ -81,14 +81,14 @@ class Spellings:
                 if (rest := word[size:]).isalpha() and rest in words:
                     across.setdefault(word[:size].decode(), []).append((token_id, words[rest]))
         self.across = {digits: np.array(pairs, dtype=np.int64).T for digits, pairs in across.items()}
-        """By digits, the tokens that begin with them, and in a second row the tokens of what follows there."""
+        """By digits: in the first row, tokens that begin with them, and in the second, the tokens for the rest."""
 
     def of_text(self, text: str) -> list[int]:
-        """The tokens of a part of a string, as the engine spells it."""
+        """The tokens of text inside a string, as the engine spells it."""
         return self._tokenizer.greedy_tokenize(text) if text else []
 
     def of_character(self, char: str) -> list[int]:
-        """The tokens of a character as the engine spells it; none if it cannot stand in a string."""
+        """The tokens of a character as the engine spells it; empty if a string cannot contain it unescaped."""
         if char not in self._characters:
             spelled = json.dumps(char, ensure_ascii=False)[1:-1]
             self._characters[char] = [] if spelled.startswith("\\u") else self.of_text(spelled)
@@ -96,7 +96,7 @@ class Spellings:
 
 
 class _Place:
-    """A place in an answer where an escape sequence may begin. Good until the matcher takes another token."""
+    """A place in an answer where an escape sequence may begin. Valid until the matcher consumes another token."""
 
     def __init__(self, matcher: LLMatcher, spellings: Spellings) -> None:
         self._matcher = matcher
@@ -105,16 +105,16 @@ class _Place:
         opening = spellings.opening
         known = matcher.validate_tokens(opening) if opening else 2
         self.has_backslash = known > 0
-        """The engine knows some escape sequences here."""
+        """The engine itself allows some escape sequences here."""
         self.is_open = known < 2 and any(map(self._takes_character, _COMMON if known else _FOREIGN))
-        """It is in a string, and there are others."""
+        """The place is in a string, where escape sequences unknown to the engine are to be allowed, too."""
 
     def takes(self, begun: str, part: str) -> bool:
-        """Whether a string may go on with an escape sequence, or the beginning of one.
+        """Whether the string may continue with an escape sequence, or the beginning of one.
 
         Args:
             begun: the sequence so far.
-            part: is added to it.
+            part: text that continues it.
         """
         text = (begun + part).lower()
         if _WHOLE.fullmatch(text):
@@ -131,13 +131,13 @@ class _Place:
 
 
 class JsonConstraint(GrammarConstraint):
-    """A grammar in which backslashes stand in strings of JSON, and elsewhere only where any text may stand.
+    """The constraint of a grammar in which backslashes occur only in JSON strings, or where any text is allowed.
 
     Args:
         matcher: see `GrammarConstraint`.
         vocab_size: see `GrammarConstraint`.
         eog_token_ids: see `GrammarConstraint`.
-        spellings: of the vocabulary.
+        spellings: the spellings of the vocabulary.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class JsonConstraint(GrammarConstraint):
     ) -> None:
         super().__init__(matcher, vocab_size, eog_token_ids)
         self._spellings = spellings
-        self._begun = ""  # an escape sequence, of which the matcher has nothing
+        self._begun = ""  # the beginning of an escape sequence, which the matcher has not consumed
         self._place: _Place | None = None
 
     def mask(self) -> NDArray[np.uint32] | None:
@@ -219,7 +219,7 @@ class JsonConstraint(GrammarConstraint):
         return words
 
     def _is_plain(self, token_id: int) -> bool:
-        """No escape sequence ends or begins with the token, and it ends no answer."""
+        """Whether the token is ordinary: no escape sequence begins or ends in it, and it does not end the answer."""
         is_inside = token_id < self._vocab_size and token_id not in self._eog_token_ids
         return is_inside and not self._begun and token_id not in self._spellings.tails
 
@@ -236,7 +236,7 @@ class JsonConstraint(GrammarConstraint):
         return self._continues(token_id) or self._across(token_id) is not None
 
     def _continues(self, token_id: int) -> bool:
-        """Whether the token begins an escape sequence that the engine does not know, or goes on with one."""
+        """Whether the whole token begins or continues an escape sequence that the engine does not know."""
         part = (self._spellings.parts if self._begun else self._spellings.openings).get(token_id)
         if part is None or self.error is not None:
             return False
@@ -249,7 +249,7 @@ class JsonConstraint(GrammarConstraint):
         return self._place
 
     def _ends(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """Characters that the escape sequence may become by digits that a token has at its beginning; those tokens."""
+        """Yields characters that leading digits of a token may complete the escape sequence to, with these tokens."""
         missing = _LACKS_SOME.fullmatch(self._begun)
         if missing is None:
             return
@@ -267,7 +267,7 @@ class JsonConstraint(GrammarConstraint):
         return None
 
     def _allowed_across(self) -> Iterator[NDArray[np.int64]]:
-        """All tokens of which the beginning ends the escape sequence."""
+        """Yields the allowed tokens whose beginning ends the escape sequence."""
         for char, tokens in self._ends():
             token_ids = self._spellings.of_character(char)
             self._push_all(token_ids)
@@ -278,12 +278,12 @@ class JsonConstraint(GrammarConstraint):
                 yield tokens[0, is_allowed.astype(bool)]
 
     def _end(self, char: str) -> None:
-        """Gives the engine the character that an escape sequence was."""
+        """Gives the engine the character of a complete escape sequence."""
         self._begun, self._place = "", None
         self._push_all(self._spellings.of_character(char))
 
     def _take(self, token_id: int) -> None:
-        """Gives the engine a token that it allows, but for a backslash at its end that may begin an escape sequence."""
+        """Gives the engine an allowed token, except for a final backslash that may begin an escape sequence."""
         backslash = self._spellings.opening[:1]
         held = backslash if self._begun else []
         self._begun, self._place = "", None
@@ -308,7 +308,7 @@ def _has(words: NDArray[np.uint32], token_ids: Sequence[int]) -> bool:
 
 
 def _character(text: str) -> str:
-    """The character that a whole escape sequence is."""
+    """The character of a complete escape sequence."""
     return "/" if text == "\\/" else _joined(text[2:6], text[8:])
 
 
@@ -340,7 +340,7 @@ def _candidates(text: str, *, is_jump: bool) -> Iterator[str]:
 
 
 def _filled(begun: str, common: Iterable[str], *, is_jump: bool) -> Iterator[str]:
-    """Four digits that begin with some of them, the common ones first."""
+    """Yields samples of four digits that begin with the given ones, the common ones first."""
     yield from (digits for digits in common if digits.startswith(begun))
     match len(begun), is_jump:
         case 1, _:

@@ -1,4 +1,4 @@
-"""What several schemas together demand of one value, kind of value by kind of value. Resolves and decides nothing."""
+"""The combined requirements of several schemas on one value, by type of value. Resolves no references."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from stoker.grammars.patterns import PatternError, finds
 from stoker.grammars.references import Json, Node, is_list, is_object
 
 ALL_TYPES: Final = ("null", "boolean", "integer", "fraction", "string", "array", "object")
-"""A `fraction` is a number that is no integer."""
+"""All types. A `fraction` is a number that is not an integer."""
 NUMBERS: Final = frozenset({"integer", "fraction"})
 LEAST: Final = ("minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum")
 MOST: Final = ("maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum")
 _LARGEST = 2**63 - 1024
 _EXACT = 2**53
-"""Up to here every integer is a float."""
+"""Up to this value, every integer has an exact float."""
 
 
 class Properties(NamedTuple):
-    """What one schema says about the members of an object."""
+    """The requirements of one schema on the members of an object: by name, by pattern of names, and for the rest."""
 
     named: Mapping[str, Node]
     patterns: Mapping[str, Node]
@@ -32,30 +32,30 @@ class Properties(NamedTuple):
 
 
 class Items(NamedTuple):
-    """What one schema says about the items of an array."""
+    """The requirements of one schema on the items of an array: for the first ones, and for the rest."""
 
     first: tuple[Node, ...]
     rest: Node | None
 
 
 class Choice(NamedTuple):
-    """One of several schemas must hold as well."""
+    """A requirement that at least one of several schemas holds, too."""
 
     options: tuple[Node, ...]
     origin: Node
     is_exclusive: bool = False
-    """Exactly one of them."""
+    """Exactly one of the schemas must hold (`oneOf`)."""
 
 
 @dataclass
 class Flat:
-    """A conjunction of schemas without `$ref`, `allOf` and the like."""
+    """A conjunction of schemas, resolved to direct requirements without `$ref`, `allOf` and similar keywords."""
 
     types: frozenset[str] = frozenset(ALL_TYPES)
     values: list[Json] | None = None
-    """By `enum` and `const`."""
+    """The allowed values, from `enum` and `const`; None = not restricted."""
     limits: dict[str, Json] = field(default_factory=dict[str, Json])
-    """By the keywords of `LEAST` and `MOST`, `multipleOf`."""
+    """Limits by keyword: those in `LEAST` and `MOST`, and `multipleOf`."""
     patterns: list[str] = field(default_factory=list[str])
     formats: list[str] = field(default_factory=list[str])
     properties: list[Properties] = field(default_factory=list[Properties])
@@ -63,10 +63,10 @@ class Flat:
     names: list[Node] = field(default_factory=list[Node])
     items: list[Items] = field(default_factory=list[Items])
     unique: Node | None = None
-    """The schema that wants unique items."""
+    """The schema that requires unique items; None = none."""
     choices: list[Choice] = field(default_factory=list[Choice])
     seen: set[Node] = field(default_factory=set[Node])
-    """The schemas that are part of it."""
+    """The schemas that were added to the conjunction."""
 
     def copy(self) -> Flat:
         other = Flat(**{name: copy(value) for name, value in vars(self).items() if name != "unique"})
@@ -74,18 +74,18 @@ class Flat:
         return other
 
     def origin(self, keyword: str) -> Node | None:
-        """The schema that has a keyword; None if none has."""
+        """The schema in the conjunction that has a keyword; None if none has it."""
         found = (node for node in self.seen if keyword in node.keywords)
         return min(found, key=lambda node: node.pointer, default=None)
 
     @property
     def is_free(self) -> bool:
-        """Every value will do."""
+        """Whether every value is allowed."""
         demands = (self.limits, self.patterns, self.formats, self.properties, self.required, self.names, self.items)
         return self.types == frozenset(ALL_TYPES) and self.values is None and not any(demands) and self.unique is None
 
     def limit(self, keyword: str, value: Json) -> None:
-        """Notes a limit beside those that are known; the stricter one stays."""
+        """Adds a limit; of two limits for one keyword, the stricter one is kept."""
         value = whole(value)
         known = self.limits.get(keyword)
         if known is not None and keyword == "multipleOf":
@@ -95,16 +95,16 @@ class Flat:
         self.limits[keyword] = value
 
     def keep(self, values: Iterable[Json]) -> None:
-        """The value is one of these."""
+        """Restricts the allowed values to these."""
         known = None if self.values is None else {identity(value) for value in self.values}
         found = {identity(value): value for value in values}
         self.values = [value for key, value in found.items() if known is None or key in known]
 
     def members(self, name: str) -> list[Node]:
-        """What holds for one member of an object.
+        """The schemas that apply to the member of an object with this name.
 
         Raises:
-            PatternError: a pattern of names cannot be compared with it.
+            PatternError: a pattern of names cannot be compared with the name.
         """
         nodes: list[Node] = []
         for source in self.properties:
@@ -115,15 +115,15 @@ class Flat:
         return nodes
 
     def item(self, index: int) -> list[Node]:
-        """What holds for one item of an array."""
+        """The schemas that apply to the item of an array at this index."""
         nodes = [source.first[index] if index < len(source.first) else source.rest for source in self.items]
         return [node for node in nodes if node is not None]
 
     def admits_scalar(self, value: Json) -> bool:
-        """Whether a value without parts is of an allowed type and inside all limits. Leaves out formats.
+        """Whether a scalar value has an allowed type and is within all limits. Formats are not checked.
 
         Raises:
-            PatternError: a pattern cannot be compared with it.
+            PatternError: a pattern cannot be compared with the value.
         """
         kind = type_of(value)
         if kind not in self.types:
@@ -146,7 +146,7 @@ class Flat:
         ) < value < limits.get("exclusiveMaximum", inf)
 
     def is_void(self, kind: str) -> bool:
-        """No text, or no number, is inside the limits."""
+        """Whether no value of this kind, a string or a number, is within the limits."""
         limits = self.limits
         if kind == "string":
             return limits.get("minLength", 0) > limits.get("maxLength", inf)
@@ -160,7 +160,7 @@ class Flat:
 
 def _common_multiple(a: float, b: float) -> float:
     """Raises:
-    PatternError: it has too many digits.
+    PatternError: the common multiple has too many digits.
     """
     first, second = Fraction(str(a)), Fraction(str(b))
     scale = lcm(first.denominator, second.denominator)
@@ -189,7 +189,7 @@ def type_of(value: Json) -> str:
 
 
 def whole(value: Json) -> Json:
-    """A float without a fraction as an integer, everywhere in a value."""
+    """The value with all floats that have no fractional part replaced by integers, also in nested values."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if is_list(value):
@@ -198,12 +198,12 @@ def whole(value: Json) -> Json:
 
 
 def identity(value: Json) -> str:
-    """Equal for equal values of JSON, and only for those: 1 and 1.0 are, 1 and true are not."""
+    """A string that is equal exactly for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
     return json.dumps(whole(value), sort_keys=True)
 
 
 def as_bound(keyword: str, value: float) -> float:
-    """A limit that the engine holds exactly, on the narrower side: a float, and no larger than integers of 64 bits."""
+    """The limit rounded to the stricter side to a value that the engine stores exactly: a float in the 64-bit range."""
     if value <= -_LARGEST if keyword in LEAST else value >= _LARGEST:
         return -_LARGEST if keyword in LEAST else _LARGEST
     if isinstance(value, float) or abs(value) <= _EXACT or int(float(value)) == value:
@@ -215,7 +215,7 @@ def as_bound(keyword: str, value: float) -> float:
 
 
 def can_spell(value: Json) -> bool:
-    """Whether the engine writes exactly this value: not a control character, nor an integer that no float holds."""
+    """Whether the engine can write exactly this value: no control characters, no integers that have no exact float."""
     match value:
         case str():
             return not any((char < " " and char not in "\b\t\n\f\r") or char == "\x7f" for char in value)

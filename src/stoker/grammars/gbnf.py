@@ -1,6 +1,6 @@
-"""GBNF, the grammars of llama.cpp, in the engine's dialect of Lark, without a change of meaning. Compiles none.
+"""Translates GBNF, the grammar format of llama.cpp, to the engine's dialect of Lark with the same meaning.
 
-What becomes a lexeme of the engine is decided by `lexemes`.
+Compiles nothing. `lexemes` decides which parts become lexemes of the engine.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from stoker.grammars.lexemes import Chars, Node, Options, Rule, Sequence, Times,
 from stoker.grammars.patterns import Range, complement
 
 TokenId: TypeAlias = Callable[[str], int | None]
-"""The id of the one token that a text is; None if it is more than one."""
+"""Returns the id of the token that is exactly a text; None if the text is several tokens."""
 
 MAX_REPEAT: Final = 2_000
 MAX_DEPTH: Final = 64
-"""Groups inside of groups."""
+"""Maximum depth of nested groups."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
-"""With underscores, which llama.cpp does not allow, but others that read such grammars do."""
+"""The name of a rule. Underscores are allowed as in other programs that read GBNF, but not in llama.cpp."""
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _SPACE_AND_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _TIMES = re.compile(r"\{[ \t]*(\d+)[ \t]*(?:(,)[ \t]*(\d*)[ \t]*)?\}")
@@ -32,14 +32,14 @@ _SIGNS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 def lark_of_gbnf(text: str, token_id: TokenId) -> str:
-    """The grammar in the engine's Lark.
+    """Translates a GBNF grammar to the engine's Lark.
 
     Args:
-        text: rules, of which `root` is the first to be followed.
-        token_id: for `<text>`.
+        text: the rules; `root` is the start rule.
+        token_id: resolves `<text>` to a token.
 
     Raises:
-        GrammarInvalid: it is malformed; the message says in which line and column.
+        GrammarInvalid: the grammar is malformed; the message names the line and column.
     """
     rules = _Parser(text, token_id).rules()
     if "root" not in rules:
@@ -62,7 +62,7 @@ def _used(uses: Mapping[str, set[str]]) -> list[str]:
 
 
 def _regular(rules: Mapping[str, Node], uses: Mapping[str, set[str]]) -> frozenset[str]:
-    """The rules that lead neither to themselves nor to a token."""
+    """The rules that are not recursive and refer to no token, directly or indirectly."""
     found: set[str] = set()
     plain = [name for name in uses if not any(isinstance(node, Token) for node in walked(rules[name]))]
     while more := [name for name in plain if name not in found and uses[name] <= found]:
@@ -71,7 +71,7 @@ def _regular(rules: Mapping[str, Node], uses: Mapping[str, set[str]]) -> frozens
 
 
 class _Parser:
-    """One grammar, read from its beginning to its end."""
+    """A recursive-descent parser for one GBNF grammar."""
 
     def __init__(self, text: str, token_id: TokenId) -> None:
         self._text = text
@@ -246,7 +246,7 @@ def _lark_range(low: int, high: int) -> str:
 
 
 def _lead_bytes(low: int, high: int) -> int:
-    """The first bytes of the characters of a range, as in `Chars.leads`."""
+    """The first UTF-8 bytes of the characters in a range, as bits as in `Chars.leads`."""
     first, last = (chr(code).encode("utf-8", "surrogatepass")[0] for code in (low, high))
     return (1 << last + 1) - (1 << first)
 

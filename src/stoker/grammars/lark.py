@@ -1,8 +1,8 @@
-"""Lark grammars as regular expressions, for texts inside of something else, such as JSON. Compiles none.
+"""Converts Lark grammars to regular expressions, for texts that are embedded in another format, such as JSON.
 
-Rules are inlined. One that contains itself at its beginning or its end is a repetition; one that contains itself
-elsewhere, as in parentheses, is followed to a bounded depth. So each text that the expression matches is of the
-grammar, and of a grammar that nests without end some texts are missing.
+Compiles nothing. Rules are inlined. A rule that is recursive at its beginning or end becomes a repetition; other
+recursion, such as in parentheses, is expanded to a limited depth. So the expression matches only texts of the grammar,
+but lacks deeply nested ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from stoker.errors import GrammarInvalid, GrammarTooComplex
 from stoker.grammars.patterns import literal
 
 MAX_CHARS: Final = 64 << 10
-"""Of a grammar."""
+"""Maximum length of a grammar, in characters."""
 _MAX_EXPRESSION: Final = 48 << 10
 _MAX_NESTING: Final = 8
-"""Levels of rules that contain themselves."""
+"""Maximum depth to which recursive rules are expanded."""
 _MAX_DEPTH: Final = 64
-"""Rules and nested groups."""
+"""Maximum depth of nested groups, and of rules inside rules."""
 _MAX_REPEAT: Final = 2_000
 _TOKEN: Final = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|\#[^\n]*)
@@ -92,11 +92,11 @@ _Node: TypeAlias = _Text | _Name | _Sequence | _Any | _Times
 
 
 def regex_of_lark(text: str) -> str:
-    """A regular expression, in the syntax of JSON schemas, for texts of the grammar.
+    """A regular expression in the syntax of JSON schemas that matches texts of the grammar.
 
     Raises:
-        GrammarInvalid: it is malformed, or has what no regular expression can say.
-        GrammarTooComplex: it is too long.
+        GrammarInvalid: the grammar is malformed, or has a feature that cannot be converted.
+        GrammarTooComplex: the grammar or the expression is too long, or nested too deeply.
     """
     if len(text) > MAX_CHARS:
         raise GrammarTooComplex(f"the Lark grammar has over {MAX_CHARS} characters")
@@ -121,7 +121,7 @@ def regex_of_lark(text: str) -> str:
 
 
 class _Parser:
-    """One grammar, read from its beginning to its end."""
+    """A recursive-descent parser for one Lark grammar."""
 
     def __init__(self, text: str) -> None:
         self.ignored: list[_Node] = []
@@ -267,7 +267,7 @@ class _Parser:
         return least, most
 
     def _begins_rule(self) -> bool:
-        """A name and a colon, perhaps with a priority between them, come next."""
+        """Whether a new rule comes next: a name, an optional priority, and a colon."""
         following = [token[0] for token in self._tokens[self._at + 1 : self._at + 4]]
         token = self._peek()
         is_word = token is not None and bool(token["word"])
@@ -313,12 +313,12 @@ class _Parser:
 
 
 class _Writer:
-    """The expression of one grammar.
+    """Writes the regular expression of one grammar.
 
     Args:
-        rules: by name.
-        ignored: may stand between lexemes.
-        nesting: levels of rules that contain themselves.
+        rules: the rules by name.
+        ignored: what may occur between lexemes (`%ignore`).
+        nesting: maximum depth to which recursive rules are expanded.
     """
 
     def __init__(self, rules: dict[str, _Node], ignored: Sequence[_Node], nesting: int) -> None:
@@ -327,11 +327,11 @@ class _Writer:
         self._open: list[str] = []
         self._ignored = ""
         self.is_cut = False
-        """Something would be nested deeper."""
+        """Some recursion was cut off at the maximum depth."""
         self._ignored = "".join(f"(?:{'|'.join(filter(None, map(self._terminal, ignored)))})*" for _ in ignored[:1])
 
     def start(self) -> str | None:
-        """None: no text is of the grammar, or none is nested so little."""
+        """The expression; None = the grammar has no text within the maximum depth."""
         found = self._written(_Name("start"), is_lexeme=False)
         return None if found is None else self._ignored + found
 
@@ -342,8 +342,8 @@ class _Writer:
         """The expression of a node; None if no text matches it.
 
         Args:
-            node: of a rule.
-            is_lexeme: it is a part of a lexeme, in which nothing is ignored.
+            node: a part of a rule.
+            is_lexeme: the node is inside a lexeme, where nothing is ignored.
         """
         match node:
             case _Text(pattern):
@@ -382,7 +382,7 @@ class _Writer:
 
 
 def _without_ends(name: str, rule: _Node) -> _Node:
-    """The same rule as repetitions, where it contains itself at the beginning or the end of its options."""
+    """The rule with repetitions instead of recursion at the beginning or the end of its options."""
     own = _Name(name)
     options = rule.options if isinstance(rule, _Any) else (rule,)
     before: list[_Node] = []

@@ -1,7 +1,7 @@
-"""Rules of characters as Lark for the engine, whose lexer is greedy: it always takes the longest lexeme.
+"""Writes character-level rules as Lark for the engine, whose lexer is greedy: it always takes the longest lexeme.
 
-A part of a grammar that is not recursive becomes one lexeme if the lexer cannot take too much: no text of a lexeme goes
-on, in this lexeme or another one, with the first byte of what may follow it. Other parts are written character by
+A non-recursive part of a grammar becomes one lexeme if the lexer cannot take too much: no text of a lexeme can be
+continued, in this lexeme or another one, by the first byte of what may follow it. Other parts are written character by
 character.
 """
 
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 MAX_NODES: Final = 600
-"""Parts of a grammar that are looked at; a larger one is written character by character."""
+"""Maximum number of nodes of a grammar that is analyzed; a larger one is written character by character."""
 MAX_APART: Final = 24
-"""Lexemes that are taken apart before all of them are."""
+"""Maximum number of lexemes that are split into characters; if more would be needed, all are split."""
 MAX_POSITIONS: Final = 160
-"""Characters of all lexemes, as they are written in the grammar: pairs of them are looked at."""
+"""Maximum number of character positions in all lexemes, since the analysis compares pairs of them."""
 NOTHING: Final = '""'
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chars:
-    """One of several characters."""
+    """A character class: one of several characters."""
 
     lark: str
     leads: int
-    """The first bytes of the characters: bit n stands for byte n."""
+    """The first UTF-8 bytes of the characters, as a bit mask: bit n stands for byte n."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +58,11 @@ class Times:
 
 Node: TypeAlias = Chars | Token | Rule | Sequence | Options | Times
 Apart: TypeAlias = frozenset[str | int] | None
-"""Rules by their names and nodes by their identities; None = all."""
+"""The parts that are split into characters: rules by name and nodes by identity; None = all parts."""
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The parts of a node."""
+    """The direct parts of a node."""
     match node:
         case Sequence(parts) | Options(parts):
             return parts
@@ -73,7 +73,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walked(node: Node) -> Iterator[Node]:
-    """The node and all nodes inside of it."""
+    """Yields the node and all nodes nested in it."""
     yield node
     for part in children(node):
         yield from walked(part)
@@ -83,15 +83,15 @@ def lark_of_rules(rules: Mapping[str, Node], regular: frozenset[str]) -> str:
     """The grammar in the engine's Lark.
 
     Args:
-        rules: all that `root` leads to.
-        regular: those that lead neither to themselves nor to a token.
+        rules: all rules that are reachable from `root`.
+        regular: names of the rules that are not recursive and refer to no token, directly or indirectly.
     """
     rules = {name: body if name in regular else _grouped(body, regular) for name, body in rules.items()}
     return _Writer(rules, regular, _apart(rules, regular)).text()
 
 
 def _apart(rules: Mapping[str, Node], regular: frozenset[str]) -> Apart:
-    """The parts that become no lexemes."""
+    """The regular parts that are split into characters, because as lexemes they would conflict."""
     if "root" in regular:
         return frozenset()
     nodes = [node for body in rules.values() for node in walked(body)]
@@ -106,7 +106,7 @@ def _apart(rules: Mapping[str, Node], regular: frozenset[str]) -> Apart:
 
 
 def _grouped(node: Node, regular: frozenset[str]) -> Node:
-    """A part of a rule, with neighbors that may become one lexeme as a sequence of their own."""
+    """A part of a rule, in which neighbors that may become one lexeme are grouped into nested sequences."""
     match node:
         case Sequence(parts):
             groups: list[list[Node]] = []
@@ -140,32 +140,32 @@ def _is_lexeme(node: Node, regular: frozenset[str], apart: Apart) -> bool:
 
 
 def _is_written(name: str, regular: frozenset[str], apart: Apart) -> bool:
-    """Whether a rule is one of the engine's, instead of a part of lexemes."""
+    """Whether a rule is written as a rule of the engine, instead of being inlined into lexemes."""
     return name == "root" or apart is None or name in apart or name not in regular
 
 
 class _Lexer:
-    """What a greedy lexer does with the lexemes of a grammar.
+    """Analyzes how a greedy lexer splits texts into the lexemes of a grammar, by positions as in Glushkov's automaton.
 
     Args:
-        rules: of the grammar.
-        regular: those that may become lexemes.
-        apart: rules and nodes that become none.
+        rules: the rules of the grammar.
+        regular: names of the rules that may become lexemes.
+        apart: rules and nodes that are split into characters.
     """
 
     def __init__(self, rules: Mapping[str, Node], regular: frozenset[str], apart: Apart) -> None:
         self._rules, self._regular, self._apart = rules, regular, apart
         self._leads: list[int] = []
-        """Of each position: the first bytes of its characters."""
+        """The first bytes of the characters at each position, as a bit mask."""
         self._next: list[set[int]] = []
         self._owner: list[str | int] = []
         self._lexemes: dict[str | int, tuple[bool, set[int], set[int]]] = {}
-        """Of each lexeme: whether it may be empty, its first positions, its last ones."""
+        """For each lexeme: whether it may be empty, its first positions, and its last positions."""
         self._follow: dict[str | int, int] = {}
-        """The first bytes of what may follow a lexeme or a rule."""
+        """The first bytes of what may follow a lexeme or a rule, as a bit mask."""
 
     def conflict(self) -> str | int | None:
-        """A lexeme that the lexer may take for another one, or take too much of; None = there is none."""
+        """A lexeme that the lexer may confuse with another one, or may extend too far; None = there is none."""
         for name, body in self._rules.items():
             if _is_written(name, self._regular, self._apart):
                 for node in self._found(body):
@@ -185,7 +185,7 @@ class _Lexer:
                 yield from self._found(part)
 
     def _placed(self, node: Node, owner: str | int) -> tuple[bool, set[int], set[int]]:
-        """Gives positions to the characters of a lexeme. A repetition may be as long as it likes: that forbids more."""
+        """Assigns positions to the characters of a lexeme. Limits of repetitions are ignored, which is conservative."""
         match node:
             case Chars(_, leads):
                 self._leads.append(leads)
@@ -258,7 +258,7 @@ class _Lexer:
                 return True, leads
 
     def _follow_in(self, node: Node, after: int, heads: Mapping[str, tuple[bool, int]]) -> None:
-        """Notes what may follow each lexeme and rule in a part that these bytes may follow."""
+        """Records what may follow each lexeme and rule in a part, which the bytes in `after` may follow."""
         if _key(node) in self._lexemes or isinstance(node, Rule):
             self._follow[_key(node)] = self._follow.get(_key(node), 0) | after
             return
@@ -275,7 +275,7 @@ class _Lexer:
                     after = leads | (after if empty else 0)
 
     def _greedy(self) -> str | int | None:
-        """A lexeme that goes on where another one could end and be followed by the same byte."""
+        """A lexeme that can continue with the same byte that may follow the end of another lexeme; None = none."""
         firsts = [position for _, first, _ in self._lexemes.values() for position in first]
         lasts = {position for _, _, last in self._lexemes.values() for position in last}
         waiting = [(p, q) for q in firsts if self._next[q] for p in firsts]
@@ -295,13 +295,13 @@ class _Lexer:
 
 
 class _Writer:
-    """See `_Lexer` for the arguments."""
+    """Writes a grammar as Lark. See `_Lexer` for the arguments."""
 
     def __init__(self, rules: Mapping[str, Node], regular: frozenset[str], apart: Apart) -> None:
         self._rules, self._regular, self._apart = rules, regular, apart
         self._numbers = {name: number for number, name in enumerate(rules)}
         self._terminals: dict[str, str] = {}
-        """Names by their bodies."""
+        """Names of terminals by their bodies."""
 
     def text(self) -> str:
         lines = [
@@ -313,7 +313,7 @@ class _Writer:
         return "\n".join([f"start: r{self._numbers['root']}", *lines, *terminals])
 
     def _written(self, node: Node) -> str:
-        """A part of a rule."""
+        """The Lark text of a part of a rule."""
         if not isinstance(node, Chars) and _is_lexeme(node, self._regular, self._apart):
             return self._lexeme(node)
         if isinstance(node, Rule):
@@ -328,7 +328,7 @@ class _Writer:
         return f"{name}?" if is_empty else name
 
     def _pattern(self, node: Node) -> str:
-        """A part of a terminal."""
+        """The Lark text of a part of a terminal."""
         if isinstance(node, Rule):
             return self._terminal(self._pattern(self._rules[node.name]))
         return _composed(node, [self._pattern(part) for part in children(node)])
@@ -337,7 +337,7 @@ class _Writer:
         return self._terminals.setdefault(body, f"T{len(self._terminals)}")
 
     def _emptiness(self, node: Node) -> tuple[bool, bool]:
-        """Whether a part may be empty, and whether it may be anything else."""
+        """Whether a part may be empty, and whether it may be non-empty."""
         match node:
             case Rule(name):
                 return self._emptiness(self._rules[name])
@@ -365,7 +365,7 @@ def _composed(node: Node, parts: list[str]) -> str:
 
 
 def union_of(masks: Iterable[int]) -> int:
-    """The bits that any of the masks has."""
+    """The bitwise OR of the masks."""
     found = 0
     for mask in masks:
         found |= mask

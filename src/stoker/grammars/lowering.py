@@ -1,7 +1,7 @@
-"""Makes sources of constraints in a process of its own: no thread of the engine waits for Python's lock meanwhile.
+"""Translates constraints (`sources`) in a separate process, so that engine threads do not wait for the GIL meanwhile.
 
-Each message is a line of JSON. The process is started when it is first needed, and again after it was ended; where none
-can be started, the work is done here.
+Each message is a line of JSON. The process is started on first use, and restarted after it was ended. If no process can
+be started, the work is done in this process.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from stoker.grammars.vocabulary import Vocabulary
 
 _PROGRAM: Final = (sys.executable, "-P", "-m", "stoker.grammars.lowering_program")
 MAX_S: Final = 10.0
-"""For one constraint; then the process is ended."""
+"""Maximum time for one constraint, in seconds; after that, the process is killed."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The first message to the process: tokens that are no text, by their spelling, and those that end an answer."""
+    """The first message to the process: special tokens by their spelling, and end-of-generation tokens."""
 
     spellings: dict[str, int]
     ends: list[int]
 
 
 class Wanted(msgspec.Struct, frozen=True, tag=True):
-    """The process must know which token a text is. The answer is a line with its id, or null."""
+    """The process asks which token a text is. The answer is a line with the token's id, or null."""
 
     text: str
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """An error of the request."""
+    """Reply: the constraint caused an error of its request."""
 
     code: str
     message: str
@@ -46,7 +46,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Made(msgspec.Struct, frozen=True, tag=True):
-    """What was ordered."""
+    """Reply: the translated constraint."""
 
     source: Source
 
@@ -56,12 +56,12 @@ _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 
 class Lowering:
-    """The process, seen from the thread that compiles. `close` may be called by any thread.
+    """The child process that translates constraints. Used by the compiling thread; any thread may call `close`.
 
     Args:
-        vocabulary: of the model.
-        program: the command of the process.
-        max_s: seconds for one constraint.
+        vocabulary: the model's vocabulary.
+        program: the command that starts the process.
+        max_s: timeout for one constraint, in seconds.
     """
 
     def __init__(self, vocabulary: Vocabulary, program: tuple[str, ...] = _PROGRAM, max_s: float = MAX_S) -> None:
@@ -74,12 +74,12 @@ class Lowering:
 
     @property
     def pid(self) -> int | None:
-        """None: no process runs."""
+        """Id of the process; None = no process is running."""
         process = self._process
         return None if process is None else process.pid
 
     def start(self) -> None:
-        """Starts the process if none runs. It is ready in about 0.1 s; orders may be given before that."""
+        """Starts the process if none is running. It is ready in about 0.1 s; orders may be sent before that."""
         with self._lock:
             if self._is_closed or (self._process is not None and self._process.poll() is None):
                 return
@@ -93,9 +93,9 @@ class Lowering:
                 self._send(self._process, Known(self._vocabulary.spellings, sorted(self._vocabulary.eog_token_ids)))
 
     def source(self, order: Order) -> Source:
-        """See `source_of`. A constraint that takes too long, or ends the process, is too complex."""
+        """See `source_of`. A constraint that takes too long or crashes the process raises `GrammarTooComplex`."""
         until_s = time.monotonic() + self._max_s
-        for _ in range(2):  # the system may have ended the process before
+        for _ in range(2):  # a retry, since the system may have killed the process before this order
             self.start()
             process = self._process
             if self._is_closed:

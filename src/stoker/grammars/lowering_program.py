@@ -1,4 +1,4 @@
-"""The process of `lowering`: reads orders from stdin and writes sources to stdout, a line each, until stdin ends."""
+"""The child process of `lowering`: reads orders from stdin and writes sources to stdout, as lines, until stdin ends."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if sys.platform != "win32":
     import resource
 
 _MEMORY_BYTES: Final = 2 << 30
-"""Of addresses."""
+"""Limit of the address space (RLIMIT_AS)."""
 _NICE: Final = 5
-"""A higher niceness, or `sched_yield`, keeps the process from running at all where all cores are busy."""
+"""Niceness of the process. With a higher one, or `sched_yield`, it would not run at all while all cores are busy."""
 _TURN_S: Final = 0.0005
-"""After which it rests. The system would let it run for 4 ms, nearly as long as a step."""
+"""CPU slice in seconds, after which the process sleeps. The kernel's slice is 4 ms, nearly as long as a decode step."""
 _REST_S: Final = 0.0002
 
 
 class _Names:
-    """The tokens that the parent told about, and those that it is asked for."""
+    """Satisfies `Names` with the tokens that the parent sent first, and by asking the parent for others."""
 
     def __init__(self, known: Known) -> None:
         self._spellings = known.spellings
@@ -46,11 +46,11 @@ class _Names:
 
 
 def main() -> None:
-    """Until the parent is gone, or closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    """Answers orders until the parent exits or closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     if sys.platform != "win32":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(ValueError):  # less is allowed
+        with contextlib.suppress(ValueError):  # the hard limit is lower
             resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
         os.nice(_NICE)
     orders = msgspec.json.Decoder(Order)
@@ -79,7 +79,7 @@ def _source(order: Order, names: _Names) -> Source:
 
 @contextmanager
 def _making_room() -> Generator[None]:
-    """Others get the core every half a millisecond, and the kernel ends the process where its parent cannot."""
+    """Yields the core every half millisecond, and sets a CPU timer that ends the process if its parent cannot."""
     if sys.platform == "win32":
         yield
         return

@@ -1,4 +1,4 @@
-"""One grammar followed through one answer, on the grammar engine. Satisfies `stoker.sampling.constraint.Constraint`."""
+"""Tracks a grammar through one answer, and computes token masks. Satisfies `stoker.sampling.constraint.Constraint`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ALL: Final = 0xFFFFFFFF
 
 
 class GrammarConstraint:
-    """See `Constraint`. Not for use from several threads at once.
+    """The state of one grammar in one answer; see `Constraint`. Must not be used by several threads at once.
 
     Args:
-        matcher: at the beginning of its grammar; belongs to the constraint from now on.
-        vocab_size: in tokens.
-        eog_token_ids: the whole end-of-generation set.
+        matcher: the engine's matcher in its initial state; the constraint becomes its owner.
+        vocab_size: number of tokens in the vocabulary.
+        eog_token_ids: all end-of-generation tokens.
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, eog_token_ids: frozenset[int]) -> None:
@@ -28,7 +28,7 @@ class GrammarConstraint:
         self._vocab_size = vocab_size
         self._eog_token_ids = eog_token_ids
         self._words: NDArray[np.uint32] | None = None
-        self._address = 0  # of the words; NumPy takes long to say it
+        self._address = 0  # address of the mask's words; asking NumPy for it is slow
         self.error: str | None = _error_of(matcher)
 
     @property
@@ -42,7 +42,7 @@ class GrammarConstraint:
         return self.error is None and self._matcher.is_accepting()
 
     def mask(self) -> NDArray[np.uint32] | None:
-        """See `Constraint.mask`. Takes 5 to 500 µs for most grammars, and does not hold the interpreter's lock."""
+        """See `Constraint.mask`. Takes 5 to 500 µs for most grammars, and does not hold the GIL."""
         words = self._words
         if words is None:
             words = self._words = np.zeros((self._vocab_size + 31) // 32, dtype=np.uint32)
@@ -63,7 +63,7 @@ class GrammarConstraint:
             self.error = _error_of(self._matcher) or f"token {token_id} is not allowed"
 
     def forced(self) -> int | None:
-        """None: a text that is certain can still be spelled by different tokens, and the row decides which."""
+        """Always None: even if the next text is certain, different tokens can spell it, and sampling chooses one."""
         return None
 
     def forced_text(self) -> list[int]:
@@ -76,11 +76,11 @@ class GrammarConstraint:
         return self._matcher.validate_tokens(list(token_ids[:inside])) if self.error is None else 0
 
     def copy(self) -> GrammarConstraint:
-        """The same grammar at the same place. Costs 1 µs at the beginning, and milliseconds late in a long answer."""
+        """A copy in the same state. Takes 1 µs in the initial state, and milliseconds late in a long answer."""
         return GrammarConstraint(self._matcher.deep_copy(), self._vocab_size, self._eog_token_ids)
 
     def _takes(self, token_id: int) -> bool:
-        """Whether the engine allows a token that ends no answer."""
+        """Whether the engine allows a token that is not an end-of-generation token."""
         return self.error is None and token_id < self._vocab_size and self._matcher.validate_tokens([token_id]) == 1
 
     def _is_full(self, words: NDArray[np.uint32]) -> bool:

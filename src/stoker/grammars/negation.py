@@ -1,4 +1,4 @@
-"""Schemas for what another schema forbids, as far as schemas can say it. Follows references, decides nothing else."""
+"""Negates schemas: computes schemas for the values that another schema forbids, as far as schemas can express it."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ _UNSAYABLE: Final = frozenset(
 
 
 class Negation(NamedTuple):
-    """A value breaks a schema if one of these schemas holds for it."""
+    """The negation of a schema: a value violates the schema if one of the options holds for it."""
 
     options: list[Json]
     is_exact: bool
-    """And it does not break it otherwise."""
+    """A value violates the schema only if one of the options holds."""
 
 
 class Negator:
     """Args:
-    follow: the schema that a `$ref` means; None if there is none.
-    is_well_formed: whether a keyword can have a value.
+    follow: returns the target of a `$ref`; None if there is none.
+    is_well_formed: returns whether a keyword may have a value.
     """
 
     def __init__(self, follow: Callable[[Node], Node | None], is_well_formed: Callable[[str, Json], bool]) -> None:
@@ -68,16 +68,16 @@ class Negator:
         self._is_well_formed = is_well_formed
 
     def negate(self, node: Node, above: tuple[Node, ...] = ()) -> Negation:
-        """What breaks a schema.
+        """The negation of a schema.
 
         Args:
             node: the schema.
-            above: schemas whose negation is being made, which lead here by references.
+            above: schemas whose negation is in progress and that refer to this one.
         """
         if isinstance(node.schema, bool):
             return Negation([] if node.schema else [True], is_exact=True)
         if isinstance(node.schema.get("$id"), str):
-            return Negation([], is_exact=False)  # references below it would be read from another place
+            return Negation([], is_exact=False)  # references inside would be resolved against another base URI
         options: list[Json] = []
         is_exact = node not in above
         for keyword, value in node.schema.items() if is_exact else ():

@@ -1,6 +1,6 @@
-"""Values of a lowered schema in notations other than JSON, as rules for the grammar engine. Knows no calls.
+"""Writes rules of the grammar engine for values of a lowered schema in notations other than JSON.
 
-A value that JSON writes in the same way is left to the engine's own rules.
+Independent of tool calls. Values that have the same form in JSON are left to the engine's own rules.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from stoker.grammars.references import Json, is_list, is_object
 from stoker.grammars.schemas import PREFIX
 
 ESCAPES: Final = 'nrbtf\\"'
-"""Without `u`: a key that could be spelled in two ways could be written twice, once as one that is forbidden."""
+"""Allowed escapes, without `u`: if a key had two spellings, it could be written twice, also as a forbidden key."""
 WHITESPACE: Final = r"[ ]|\r?\n[ \t]{0,40}"
-"""One space, or a line break with an indent: what models write, and nothing that could go on without end."""
+"""One space, or a line break with an indent: the white space that models write, with a limited length."""
 MAX_ANY_ORDER: Final = 64
-"""Members in any order; more of them stand in the order of the schema."""
+"""Maximum number of members that may have any order; with more members, the order is that of the schema."""
 MAX_FREE: Final = 64
-"""Members that no schema names."""
+"""Maximum number of members that the schema does not name."""
 KEY: Final = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
 _PATTERN_SIGN: Final = "(?:"
-"""In every expression that is not the spelling of values."""
+"""Occurs in every expression from a pattern or format, but not in the spelling of values."""
 _ESCAPED: Final = r"\\[nrtbf\\'\"]|\\u[0-9a-fA-F]{4}"
 _SINGLE: Final = rf"/'(?:[^'\\]|{_ESCAPED})*'/"
 _DOUBLE: Final = rf'/"(?:[^"\\]|{_ESCAPED})*"/'
 
 
 Pieces: TypeAlias = "Callable[[str], Sequence[str | int]]"
-"""Cuts a marker into its tokens, as ids, and the text between them. Tokens that end an answer are left out."""
+"""Splits a marker into special tokens, as ids, and the text between them, without end-of-generation tokens."""
 EMPTY: Final = '""'
 
 
 class Rules:
-    """The rules of one grammar, named as they are made."""
+    """The rules of one grammar. Each rule gets a name when it is added; equal rules are added once."""
 
     def __init__(self, pieces: Pieces) -> None:
         self.lines: list[str] = []
         self.doubtful: dict[str, None] = {}
-        """Bodies of terminals that no text may match: a pattern and a notation can cannot be combined."""
+        """Bodies of terminals that possibly match no text, because a pattern contradicts a notation."""
         self._known: dict[str, str] = {}
         self._pieces = pieces
 
     def marker(self, marker: str) -> str:
-        """An expression for a marker; empty for one that ends the answer."""
+        """An expression for a marker; empty for an end-of-generation token."""
         pieces = [f"<[{piece}]>" if isinstance(piece, int) else f"/{literal(piece)}/" for piece in self._pieces(marker)]
         return " ".join(pieces)
 
     def text_until(self, marker: str, wanted: str | None = None) -> str:
-        """An expression for text that does not contain a marker, and the marker.
+        """An expression for text that does not contain a marker, followed by the marker.
 
         Args:
-            marker: ends the text.
-            wanted: the body of a terminal for the text; None = any.
+            marker: the marker that ends the text.
+            wanted: the body of a terminal that the text must match; None = any text.
         """
         pieces = self._pieces(marker)
         end = pieces[0] if pieces and isinstance(pieces[0], str) else ""
@@ -70,17 +70,17 @@ class Rules:
         return self.terminal(f"(({wanted}) & ~/(?s:.*){literal(end)}(?s:.*)/){closing}")
 
     def rule(self, body: str, options: str = "") -> str:
-        """The name of a rule; equal ones are made once."""
+        """Adds a rule, if no equal one exists; returns its name."""
         return self._add(f"r{len(self.lines)}", options, body)
 
     def terminal(self, body: str) -> str:
-        """The name of a terminal: a single lexeme."""
+        """Adds a terminal, which is a single lexeme; returns its name."""
         if _PATTERN_SIGN in body:
             self.doubtful[body] = None
         return self._add(f"T{len(self.lines)}", "", body)
 
     def recursive(self, make: Callable[[str], str]) -> str:
-        """The name of a rule whose body may contain it."""
+        """Adds a rule that may be recursive; `make` gets its name and returns its body. Returns the name."""
         name = f"q{len(self.lines)}"
         at = len(self.lines)
         self.lines.append("")
@@ -88,15 +88,15 @@ class Rules:
         return name
 
     def json(self, schema: Json, definitions: dict[str, Json]) -> str:
-        """A value as JSON."""
+        """Adds a rule for a JSON value that satisfies a lowered schema; returns its name."""
         return self.rule(json_rule((schema if is_object(schema) else {}) | {"$defs": _used(schema, definitions)}))
 
     def members(self, named: Sequence[tuple[str, bool]], separator: str) -> str:
-        """Members, each of them once at most, and those that are required.
+        """An expression for members: each at most once, and all required ones.
 
         Args:
-            named: each member, and whether it is required.
-            separator: between two; may be empty.
+            named: an expression for each member, and whether the member is required.
+            separator: an expression for the separator between two members; may be empty.
         """
         if len(named) > MAX_ANY_ORDER:
             return self._in_order(named, separator)
@@ -130,27 +130,27 @@ class Rules:
 
 
 class Notation(Protocol):
-    """A way to write values."""
+    """A notation for values."""
 
     words: dict[str, tuple[str, ...]]
-    """Of `true`, `false` and `null`."""
+    """The spellings of `true`, `false` and `null`."""
     bare_keys: bool
 
     def text(self, wanted: str | None) -> str:
-        """Text with its quotes.
+        """An expression for a string with its quotes.
 
         Args:
-            wanted: the body of a terminal for the text; None = any.
+            wanted: the body of a terminal that the string must match; None = any string.
         """
         ...
 
     def spelled(self, text: str) -> str:
-        """One text with its quotes."""
+        """An expression for exactly this string with its quotes."""
         ...
 
 
 class Python:
-    """Python's literals. JSON's words are read too."""
+    """Python literals. The words `true`, `false` and `null` of JSON are accepted, too."""
 
     words: dict[str, tuple[str, ...]] = {  # noqa: RUF012
         "true": ("True", "true"),
@@ -175,7 +175,7 @@ class Python:
 
 
 class Bare:
-    """Text between markers; nothing is escaped."""
+    """Strings between markers, without escapes; keys have no quotes."""
 
     words: dict[str, tuple[str, ...]] = {"true": ("true",), "false": ("false",), "null": ("null", "None")}  # noqa: RUF012
     bare_keys = True
@@ -197,10 +197,10 @@ class Values:
     """Writes the values of one lowered schema in a notation.
 
     Args:
-        rules: that the grammar has.
-        notation: of the values.
-        definitions: of the schema.
-        gap: white space that may be.
+        rules: the rules of the grammar, to which rules are added.
+        notation: the notation of the values.
+        definitions: the `$defs` of the schema.
+        gap: an expression for optional white space.
     """
 
     def __init__(self, rules: Rules, notation: Notation, definitions: dict[str, Json], gap: str) -> None:
@@ -237,12 +237,12 @@ class Values:
                 return self._rules.json(schema, {})
 
     def object_members(self, schema: Json, after_key: str, key: Callable[[str], str], free_key: str) -> str:
-        """Members without what stands around all of them.
+        """An expression for the members of an object, without delimiters around them.
 
         Args:
-            schema: of the object.
-            after_key: stands between a key and its value.
-            key: an expression for a key.
+            schema: the schema of the object.
+            after_key: the text between a key and its value.
+            key: returns an expression for a key.
             free_key: an expression for keys that the schema does not name.
         """
         colon = f"/{literal(after_key)}/ {self._gap}"
@@ -261,7 +261,7 @@ class Values:
         return self._rules.rule(_listed(member, self._comma, least, most))
 
     def spelled(self, value: Json) -> str:
-        """An expression for one value."""
+        """An expression for exactly this value."""
         if is_list(value):
             return f"/\\[/ {f' {self._comma} '.join(map(self.spelled, value))} /\\]/"
         if is_object(value):
@@ -333,14 +333,14 @@ class Values:
 
 def demand_named(schema: dict[str, Json]) -> None:
     """Raises:
-    PatternError: members that no schema names are needed; beside named ones there are none.
+    PatternError: the object needs members that the schema does not name, which is not supported beside named ones.
     """
     if schema.get("minProperties", 0) > len(schema.get("required", ())):
         raise PatternError("`minProperties` stands beside named members")
 
 
 def _listed(part: str, separator: str, least: int, most: int | None) -> str:
-    """The body of a rule for a part that is repeated."""
+    """The body of a rule for `least` to `most` repetitions of a part."""
     if not part or most == 0:
         return EMPTY
     found = f"{part} {_repeated(f'({separator} {part})', least - 1, most, 1)}"
@@ -348,14 +348,14 @@ def _listed(part: str, separator: str, least: int, most: int | None) -> str:
 
 
 def _repeated(part: str, least: int, most: int | None, known: int) -> str:
-    """A part as often as is left after some that are known."""
+    """The remaining repetitions of a part, if `known` of at most `most` have been written."""
     if most is not None and most <= known:
         return ""
     return f"{part}{{{max(0, least)},{'' if most is None else most - known}}}"
 
 
 def json_rule(schema: dict[str, Json]) -> str:
-    """The body of a rule for a value as JSON."""
+    """The body of a rule for a JSON value."""
     options = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": ESCAPES}
     return f"%json {json.dumps(schema | {'x-guidance': options})}"
 
@@ -365,7 +365,7 @@ def _any(options: Iterable[str]) -> str:
 
 
 def _used(schema: Json, definitions: dict[str, Json]) -> dict[str, Json]:
-    """The definitions that a schema refers to, directly or not."""
+    """The definitions that a schema refers to, directly or indirectly."""
     found: dict[str, Json] = {}
     pending = [schema]
     while pending:

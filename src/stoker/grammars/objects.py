@@ -1,4 +1,4 @@
-"""Objects for the grammar engine: which members they have, may have, and how many. Knows no other values."""
+"""Lowers the schemas of objects for the grammar engine: required and allowed members, and their number."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stoker.grammars.patterns import PatternError, literal, rust_pattern
 from stoker.grammars.references import MAX_PROPERTIES, Json, Node
 
 MAX_COUNTED: Final = 256
-"""Combinations of members, where their number is limited."""
+"""Maximum number of combinations of members, if the number of members is limited."""
 
 
 class Lowering(Protocol):
-    """What members are made with."""
+    """The interface of the lowering of schemas that objects need; see `schemas`."""
 
     def child(self, nodes: Iterable[Node]) -> Json: ...
     def admits(self, nodes: Iterable[Node], value: Json) -> bool: ...
@@ -60,7 +60,7 @@ class _Members:
 
 
 def object_schemas(flat: Flat, lowering: Lowering) -> Iterator[Json]:
-    """Schemas of which an object satisfies one if it satisfies the conjunction."""
+    """Yields lowered schemas for the objects of a conjunction: alternatives, each at least as strict."""
     try:
         members = _renamed(_members(flat, lowering), flat, lowering)
     except PatternError as error:
@@ -83,13 +83,13 @@ def _members(flat: Flat, lowering: Lowering) -> _Members:
 
 
 def _matching(flat: Flat, pattern: str) -> list[Node]:
-    """What holds for members whose names match one pattern, and no other: the engine refuses patterns that overlap."""
+    """The schemas for members whose names match this pattern only: the engine refuses patterns that overlap."""
     nodes = [source.patterns.get(pattern, source.rest) for source in flat.properties]
     return [node for node in nodes if node is not None]
 
 
 def _renamed(members: _Members, flat: Flat, lowering: Lowering) -> _Members:
-    """Members whose names satisfy `propertyNames`."""
+    """The members restricted to names that satisfy `propertyNames`."""
     if not flat.names:
         return members
     banned = [name for name in members.named if not lowering.admits(flat.names, name)]
@@ -132,7 +132,7 @@ def _name_pattern(ways: list[Flat]) -> str | None:
 
 
 def _counted(members: _Members, flat: Flat, lowering: Lowering) -> Iterator[Json]:
-    """Objects with as many members as allowed. A key may be written twice, so unnamed ones cannot be counted."""
+    """Yields schemas for the allowed numbers of members. Unnamed members cannot be counted: a key may be repeated."""
     low = max(0, flat.limits.get("minProperties", 0) - len(members.required))
     most = flat.limits.get("maxProperties")
     high = None if most is None else most - len(members.required)

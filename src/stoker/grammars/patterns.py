@@ -1,7 +1,7 @@
-"""Regular expressions of JSON schemas (ECMA 262) in the syntax that Rust and Python share. Compiles none.
+"""Translates regular expressions of JSON schemas (ECMA 262) to the syntax that Rust and Python share. Compiles nothing.
 
-What a translated expression finds, the original finds too. Where languages disagree about what a space is, a space is
-what all of them call so, and no space is what none of them does.
+A translated expression matches only what the original matches. Languages disagree about white space: here, a space is a
+character that all of them call a space, and a non-space is one that none of them calls a space.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROPERTY = re.compile(r"[pP]\{[\w=]+\}")
 
 
 class PatternError(ValueError):
-    """An expression, or a part of it, that grammars cannot follow."""
+    """A regular expression that grammars do not support; the message names the reason."""
 
 
 @lru_cache(maxsize=1024)
@@ -35,17 +35,17 @@ def rust_pattern(pattern: str) -> str:
     """The expression for the grammar engine.
 
     Raises:
-        PatternError: it looks around, refers back, or is malformed.
+        PatternError: the expression has look-around or back-references, or is malformed.
     """
     return _Translation(pattern, "$").text()
 
 
 @lru_cache(maxsize=1024)
 def finds(pattern: str, text: str) -> bool:
-    """Whether the expression is found in the text.
+    """Whether the expression matches somewhere in the text.
 
     Raises:
-        PatternError: see `rust_pattern`; or Python does not know a class of characters in it.
+        PatternError: see `rust_pattern`; or Python does not support a character class in the expression.
     """
     try:
         return re.search(_Translation(pattern, r"\Z").text(), text) is not None
@@ -54,7 +54,7 @@ def finds(pattern: str, text: str) -> bool:
 
 
 def conjuncts(pattern: str) -> list[str]:
-    """Expressions that are all found where this one is: each `(?=…)` at its beginning, and what follows.
+    """Splits leading look-aheads `(?=…)` off an expression: it matches a text if all of the results match.
 
     >>> conjuncts(r"^(?=.*[0-9])(?=.*[a-z]).{8,}$")
     ['^(?:.*[0-9])', '^(?:.*[a-z])', '^.{8,}$']
@@ -71,7 +71,7 @@ def conjuncts(pattern: str) -> list[str]:
 
 
 def complement(ranges: Iterable[Range]) -> list[Range]:
-    """All other characters."""
+    """The ranges of all other characters."""
     found: list[Range] = []
     start = 0
     for low, high in sorted(ranges):
@@ -82,17 +82,17 @@ def complement(ranges: Iterable[Range]) -> list[Range]:
 
 
 def other_than(words: Iterable[str]) -> str:
-    """An expression of a JSON schema for all texts but these."""
+    """An expression in the syntax of JSON schemas that matches all texts except these."""
     return rf"^(?:{_others(sorted(set(words)))})$"
 
 
 def literal(text: str) -> str:
-    """An expression for this text alone."""
+    """An expression that matches exactly this text."""
     return "".join(map(_character, map(ord, text)))
 
 
 def _group_at(pattern: str, start: int) -> tuple[str, str, str]:
-    """The text of the group that opens there, without its parentheses; its end, if it has one; what follows it."""
+    """The content of the group that opens at `start`, its closing parenthesis (empty if missing), and the rest."""
     depth = 0
     for at, char in _syntax(pattern, start):
         depth += {"(": 1, ")": -1}.get(char, 0)
@@ -102,7 +102,7 @@ def _group_at(pattern: str, start: int) -> tuple[str, str, str]:
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Outside of groups."""
+    """Whether the expression has `|` outside of groups."""
     depth = 0
     for _, char in _syntax(pattern, 0):
         depth += {"(": 1, ")": -1}.get(char, 0)
@@ -112,7 +112,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 def _syntax(pattern: str, start: int) -> Iterator[tuple[int, str]]:
-    """Characters that are neither escaped nor in a class, with their places."""
+    """Yields the characters that are neither escaped nor in a character class, with their positions."""
     in_class = False
     at = start
     while at < len(pattern):
@@ -146,7 +146,7 @@ def _character(code: int) -> str:
 
 
 def _class(ranges: Iterable[Range], *, negated: bool = False) -> str:
-    """Surrogates are cut out, since they are no characters."""
+    """The character class of some ranges, without surrogates, which are not characters."""
     parts: list[str] = []
     for low, high in ranges:
         for first, last in ((low, min(high, 0xD7FF)), (max(low, 0xE000), high)):
@@ -160,7 +160,7 @@ def _class(ranges: Iterable[Range], *, negated: bool = False) -> str:
 
 
 class _Translation:
-    """One expression, read from left to right."""
+    """Translates one expression from left to right."""
 
     def __init__(self, pattern: str, end: str) -> None:
         self._pattern = pattern
@@ -179,7 +179,7 @@ class _Translation:
             return atom
         self._at = found.end()
         if self._pattern[self._at : self._at + 1] == "?":
-            self._at += 1  # how much is tried first does not change what matches
+            self._at += 1  # laziness does not change which texts match
         return atom + found[0]
 
     def _atom(self) -> str:
@@ -225,10 +225,10 @@ class _Translation:
         return _class(ranges) if len(ranges) > 1 or ranges[0][0] < ranges[0][1] else _character(ranges[0][0])
 
     def _escaped(self, *, negated: bool) -> list[Range]:
-        """What stands behind a backslash.
+        """The characters that the escape after a backslash stands for.
 
         Args:
-            negated: it is in a class of what shall not match.
+            negated: the escape is in a negated class, so spaces are rounded to the other side.
         """
         char = self._next()
         sets = {"d": _DIGITS, "w": _WORD, "s": _ANY_SPACES if negated else _SURE_SPACES}

@@ -1,4 +1,4 @@
-"""Which definitions some finite value satisfies, and schemas without the others. Knows only what `schemas` writes."""
+"""Removes definitions that no finite value satisfies from lowered schemas. Handles only the keywords in `schemas`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFIX = "#/$defs/"
 
 
 def any_of(options: Iterable[Json]) -> Json:
-    """One of several schemas."""
+    """A schema for values that satisfy one of several schemas."""
     found: list[Json] = []
     for option in options:
         if option is True:
@@ -24,7 +24,7 @@ def any_of(options: Iterable[Json]) -> Json:
 
 
 def productive(definitions: Mapping[str, Json]) -> dict[str, Json]:
-    """The definitions that some value satisfies, without references to the others."""
+    """The definitions that some finite value satisfies, without references to other definitions."""
     known: set[str] = set()
     while True:
         found = {name for name, schema in definitions.items() if name in known or _pruned(schema, known) is not False}

@@ -1,4 +1,4 @@
-"""Terminals for raw texts that satisfy a lowered schema, for the grammar engine. Knows no quotes of a notation."""
+"""Terminals of the grammar engine for raw text that satisfies a lowered schema, without the quotes of a notation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.grammars.references import Json, is_object
 from stoker.grammars.schemas import PREFIX
 
 _LOOSE: Final = r"[^\s\"'(\[\{0-9+\-.~](?s:.*)"
-"""Text that is neither JSON nor a Python literal, if it is none of the words."""
+"""Matches text that is neither JSON nor a Python literal, unless it is one of `_WORDS`."""
 _WORDS: Final = r"(?:true|false|null|True|False|None|NaN|Infinity)(?:[\r\n<](?s:.*))?"
 _BYTE: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _HOST: Final = r"[a-z0-9](?:[a-z0-9]{0,30}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9]{0,30}[a-z0-9])?){0,4}"
@@ -22,20 +22,20 @@ _FORMATS: Final = {
     "uuid": "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
     "uri": rf"[a-z][a-z0-9+.\-]{{0,20}}:\/\/{_HOST}(?:\/[A-Za-z0-9._~!$&'()*+,;=:@\-]*)*(?:\?[A-Za-z0-9._~&=+\-]*)?",
 }
-"""Expressions for texts of the formats that stay in lowered schemas; some texts that are of them are missing."""
+"""Expressions for the formats that remain in lowered schemas. They are stricter than the formats."""
 _NUMERIC: Final = (
     r"\\u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
     r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
-"""Characters of JSON by their numbers, in pairs of surrogates where they need them."""
+"""Matches a numeric escape of a JSON string, as a surrogate pair if necessary."""
 ANY_TEXT: Final = "/(?s:.*)/"
 
 
 def text_terminal(schema: Json, definitions: dict[str, Json]) -> str | None:
-    """The body of a terminal for the raw texts that satisfy a schema of texts; None if all do.
+    """The body of a terminal for raw text that satisfies a schema of strings; None = any text.
 
     Raises:
-        PatternError: a pattern has `^` or `$` inside of it.
+        PatternError: a pattern has `^` or `$` in the middle.
     """
     if not is_object(schema):
         return None
@@ -55,18 +55,18 @@ def text_terminal(schema: Json, definitions: dict[str, Json]) -> str | None:
 
 
 def loose_terminal(wanted: str | None) -> str:
-    """The body of a terminal for those texts that no reader takes for JSON or a Python literal."""
+    """The body of a terminal for texts that cannot be mistaken for JSON or a Python literal."""
     return f"({wanted or ANY_TEXT}) & {regex(_LOOSE)} & ~/{_WORDS}/ & ~/(?s:.*)\\n/"
 
 
 def quoted_terminal(wanted: str | None) -> str:
-    """The body of a terminal for a text in JSON's quotes, without escapes where something is wanted of it."""
+    """The body of a terminal for a JSON string with quotes. With a constraint `wanted`, escapes are not allowed."""
     plain = r'/[^"\\<\x00-\x1f]*/'
     return rf'/"/ (({wanted}) & {plain}) /"/' if wanted else rf'/"(?:[^"\\<\x00-\x1f]|\\[nrtbf\\"\x2f]|{_NUMERIC})*"/'
 
 
 def strings(schema: Json, definitions: dict[str, Json]) -> Json:
-    """The part of a lowered schema that texts satisfy."""
+    """The part of a lowered schema for strings."""
     if not is_object(schema):
         return {}
     if "$ref" in schema:
@@ -80,7 +80,7 @@ def strings(schema: Json, definitions: dict[str, Json]) -> Json:
 
 
 def without_strings(schema: Json, definitions: dict[str, Json]) -> Json:
-    """The part of a lowered schema that values other than texts satisfy."""
+    """The part of a lowered schema for values that are not strings."""
     if not is_object(schema) or not schema:
         return {"type": ["null", "boolean", "number", "array", "object"]}
     found = set(kinds(schema, definitions))
@@ -95,7 +95,7 @@ def without_strings(schema: Json, definitions: dict[str, Json]) -> Json:
 
 
 def kinds(schema: Json, definitions: dict[str, Json]) -> Iterable[str]:
-    """The types of the values that satisfy a lowered schema, by their names."""
+    """The names of the types of values that satisfy a lowered schema; `any` = all types, `other` = not a string."""
     if not is_object(schema):
         return ["any"]
     if "$ref" in schema:
@@ -108,21 +108,21 @@ def kinds(schema: Json, definitions: dict[str, Json]) -> Iterable[str]:
 
 
 def whole(pattern: str) -> str:
-    """An expression that matches whole texts, for one that is searched in them.
+    """Converts an expression that is searched in texts to one that matches whole texts.
 
     Raises:
-        PatternError: it has `^` or `$` inside of it.
+        PatternError: the expression has `^` or `$` in the middle.
     """
     return "|".join(_whole_option(*each) for each in _anchored(pattern))
 
 
 def whole_pattern(pattern: str) -> str:
-    """An expression, as JSON schemas have it, for texts that match `pattern` from their beginning to their end."""
+    """An expression in the syntax of JSON schemas for texts that `pattern` matches as a whole."""
     return f"^(?:{'|'.join(option[starts : len(option) - ends] for option, starts, ends in _anchored(pattern))})$"
 
 
 def _anchored(pattern: str) -> list[tuple[str, bool, bool]]:
-    """The alternatives outside of all groups, and whether each is tied to the beginning and to the end."""
+    """The alternatives outside of groups, and whether each is anchored at the beginning and at the end."""
     return [
         (option, option.startswith("^"), option.endswith("$") and not re.search(r"(?<!\\)(?:\\\\)*\\\$$", option))
         for option in _options(pattern)
@@ -137,7 +137,7 @@ def _whole_option(option: str, starts: bool, ends: bool) -> str:
 
 
 def _options(pattern: str) -> list[str]:
-    """The alternatives outside of all groups."""
+    """The alternatives outside of groups."""
     found, depth = [""], 0
     for part in re.findall(r"\\.|\[\^?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
         depth += (part == "(") - (part == ")")
@@ -149,11 +149,11 @@ def _options(pattern: str) -> list[str]:
 
 
 def regex(expression: str) -> str:
-    """The expression between slashes, with no slash and no line break inside that would end it."""
+    """The expression between slashes, as a Lark terminal; slashes and line breaks inside are escaped."""
     inside = {"/": r"\x2f", "\\/": r"\x2f", "\n": r"\n"}
     return "/" + re.sub(r"\\.|/|\n", lambda found: inside.get(found[0], found[0]), expression) + "/"
 
 
 def exact(value: str) -> str:
-    """The body of a terminal for one text."""
+    """The body of a terminal that matches exactly one text."""
     return f"/{literal(value)}/" if value else '""'

@@ -1,4 +1,4 @@
-"""Where the schemas of one document are: by `$ref`, `$id` and anchor. Says nothing about what they mean."""
+"""Resolves references to the schemas of one document by `$ref`, `$id` and anchor. Does not interpret other keywords."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from urllib.parse import unquote, urldefrag, urljoin
 from stoker.errors import GrammarTooComplex
 
 Json: TypeAlias = Any
-"""A value of JSON as Python reads it."""
+"""A JSON value as parsed by Python."""
 
 
 def is_object(value: Json) -> TypeGuard[dict[str, Json]]:
-    """An object of JSON."""
+    """Whether a value is a JSON object."""
     return isinstance(value, dict)
 
 
 def is_list(value: Json) -> TypeGuard[list[Json]]:
-    """An array of JSON."""
+    """Whether a value is a JSON array."""
     return isinstance(value, list)
 
 
 MAX_DEPTH: Final = 64
-"""Schemas inside of schemas."""
+"""Maximum depth of nested schemas."""
 MAX_PROPERTIES: Final = 1_000
-"""Of one object."""
+"""Maximum number of named properties of an object."""
 
 _SINGLE: Final = (
     "additionalItems",
@@ -50,17 +50,17 @@ _DRAFTS: Final = {"draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A schema and where it stands. Two with the same content and the same base are the same."""
+    """A schema and its place in the document. Nodes with the same content and the same base are equal."""
 
     schema: Json
     base: str
-    """The URI that its references are relative to."""
+    """The base URI of the schema's references."""
     pointer: str
-    """A JSON pointer from the root of the document; what was derived from a schema has the pointer of that."""
+    """JSON pointer from the root of the document. A derived schema has the pointer of the original."""
 
     @cached_property
     def key(self) -> bytes:
-        """The same for equal contents: version 2 of the format has no references to objects."""
+        """Bytes that are the same for equal contents. Version 2 of `marshal` writes no references to objects."""
         try:
             return marshal.dumps((self.base, self.schema), 2)
         except ValueError:
@@ -77,21 +77,21 @@ class Node:
         return self.schema if is_object(self.schema) else {}
 
     def derived(self, schema: Json) -> Node:
-        """A schema that is made of parts of this one."""
+        """A node for a schema that is made of parts of this one."""
         return Node(schema, self.base, self.pointer)
 
 
 def draft_of(schema: Json) -> int:
-    """The number or year of the draft that a document names; the newest if it names none that is known."""
+    """The number or year of the draft that a document names; the newest if it names no known draft."""
     name = schema.get("$schema") if is_object(schema) else None
     return next((draft for key, draft in _DRAFTS.items() if isinstance(name, str) and key in name), 2020)
 
 
 class Document:
-    """The schemas of one document.
+    """An index of the schemas of one document.
 
     Raises:
-        GrammarTooComplex: they are nested too deeply, or have too many properties.
+        GrammarTooComplex: the schemas are nested too deeply, or have too many properties.
     """
 
     def __init__(self, schema: Json) -> None:
@@ -102,7 +102,7 @@ class Document:
         self._index(self.root, 0)
 
     def child(self, node: Node, *path: str | int) -> Node:
-        """The schema at a path of keys below another one."""
+        """The schema at a path of keys below a node."""
         schema, base, pointer = node.schema, node.base, node.pointer
         for key in path:
             schema = schema[key]
@@ -111,10 +111,10 @@ class Document:
         return Node(schema, base, pointer)
 
     def resolve(self, node: Node, reference: str) -> Node:
-        """The schema that a `$ref` of this one means.
+        """The target of a `$ref` in this node.
 
         Raises:
-            LookupError: there is none in this document. The message says why.
+            LookupError: the document has no such schema. The message names the reason.
         """
         same = reference.startswith("#")
         uri, fragment = urldefrag(urldefrag(node.base)[0] + reference if same else urljoin(node.base, reference))

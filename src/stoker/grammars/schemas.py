@@ -1,8 +1,8 @@
-"""JSON schemas as others that the grammar engine enforces without exception. Compiles none.
+"""Lowers JSON schemas to equivalent or stricter ones that the grammar engine enforces completely. Compiles nothing.
 
-What the result accepts, the original accepts too; some values that the original accepts may be missing. A keyword that
-can be neither enforced nor narrowed is refused, or dropped and listed. The result has no conjunctions: they are made
-here, and each of them that something refers to becomes a definition, so that recursion ends.
+Every value that the result accepts, the original schema accepts, too; the result may accept fewer values. A keyword
+that can be neither enforced nor narrowed is refused, or dropped and listed. The result has no conjunctions: they are
+computed here, and each conjunction that is referred to becomes a definition, so that recursive schemas terminate.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from stoker.grammars.productive import PREFIX, any_of, productive
 from stoker.grammars.references import Document, Json, Node, is_list
 
 MAX_TEXT: Final = 1 << 20
-"""Characters of a schema."""
+"""Maximum length of a schema, in characters."""
 MAX_ITEMS: Final = 2_000
-"""Of an array whose length is limited: the engine makes a rule for each of them."""
+"""Maximum number of items of an array with a limited length: the engine makes a rule for each item."""
 MAX_VALUES: Final = 50_000
 MAX_UNIQUE: Final = 512
-"""Ways to choose unique items."""
+"""Maximum number of combinations of unique items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A schema for the engine."""
+    """A schema that the grammar engine enforces."""
 
     schema: Json
     dropped: tuple[str, ...]
-    """What is not enforced, in words; nothing if the schema was to be enforced strictly."""
+    """The parts of the original schema that are not enforced, in words; empty in strict mode."""
 
 
 def parse_json(text: str) -> Json:
     """Raises:
-    GrammarInvalid: it is no JSON.
-    GrammarTooComplex: it is too large or too deep.
+    GrammarInvalid: the text is not JSON.
+    GrammarTooComplex: the text is too long, or nested too deeply.
     """
     if len(text) > MAX_TEXT:
         raise GrammarTooComplex(f"the schema has over {MAX_TEXT} characters")
@@ -60,15 +60,15 @@ def _no_number(name: str) -> Json:
 
 
 def lower_schema(schema: Json, *, is_strict: bool = True) -> Lowered:
-    """A schema that the engine enforces, from a schema of any draft from 4 on.
+    """Lowers a schema of draft 4 or later to one that the engine enforces.
 
     Args:
-        schema: see `parse_json`.
-        is_strict: refuse what cannot be enforced; otherwise it is dropped and listed.
+        schema: the schema, as from `parse_json`.
+        is_strict: refuse keywords that cannot be enforced; otherwise they are dropped and listed.
 
     Raises:
-        GrammarInvalid: it is no schema.
-        GrammarTooComplex: it is too deep, or has too many combinations.
+        GrammarInvalid: the value is not a schema.
+        GrammarTooComplex: the schema is nested too deeply, or has too many combinations.
         UnsupportedSchema: a keyword cannot be enforced, or nothing satisfies the schema.
     """
     if not isinstance(schema, (dict, bool)):
@@ -102,7 +102,7 @@ class _Lowering:
         return {"$ref": PREFIX + root, "$defs": found}
 
     def child(self, nodes: Iterable[Node]) -> Json:
-        """A schema for what satisfies all of these."""
+        """The lowered schema for values that satisfy all of the nodes."""
         known = list(dict.fromkeys(node for node in nodes if node.schema is not True))
         if any(node.schema is False for node in known):
             return False
@@ -115,7 +115,7 @@ class _Lowering:
         return {"$ref": PREFIX + self._define(known)}
 
     def admits(self, nodes: Iterable[Node], value: Json) -> bool:
-        """Whether a value satisfies all of these; one that cannot be compared does not."""
+        """Whether a value satisfies all of the nodes; False if that cannot be determined."""
         try:
             return can_spell(value) and self._conjunctions.admits(nodes, value)
         except PatternError:
@@ -139,7 +139,7 @@ class _Lowering:
         return self._names[key]
 
     def _targets(self, nodes: Sequence[Node]) -> list[Node]:
-        """Nodes without those that only refer to others."""
+        """The nodes, with those that are only a `$ref` replaced by their targets."""
         found: dict[Node, None] = {}
         for node in nodes:
             passed = {node}
@@ -160,7 +160,7 @@ class _Lowering:
         return any_of(self._of_flat(flat) for flat in self._conjunctions.flats(nodes))
 
     def _plain_options(self, nodes: Sequence[Node]) -> list[Node] | None:
-        """The options of an `anyOf` that stands alone: those that are references stay so."""
+        """The options of an `anyOf` without other keywords, so that options that are references stay references."""
         if len(nodes) != 1 or not is_list(options := nodes[0].keywords.get("anyOf")):
             return None
         if not self._conjunctions.stands_alone(nodes[0], "anyOf"):
@@ -241,7 +241,7 @@ class _Lowering:
         yield {"type": "array", "prefixItems": first, "items": self.child(rest)} | limits
 
     def _enumerated(self, nodes: list[Node]) -> list[Json] | None:
-        """All values that satisfy the schemas; None if they are not listed."""
+        """All values that satisfy the schemas; None if the schemas do not enumerate their values."""
         found: dict[str, Json] = {}
         for flat in self.flats(nodes):
             values = flat.values
@@ -253,7 +253,7 @@ class _Lowering:
         return list(found.values())
 
     def _chosen(self, values: list[Json], limits: dict[str, int], node: Node) -> Iterable[Json]:
-        """Each value once at most, in the order of the schema."""
+        """Schemas for arrays with unique items: each combination of the values, in the order of the schema."""
         sizes = range(limits.get("minItems", 0), min(len(values), limits.get("maxItems", len(values))) + 1)
         found: list[Json] = []
         for size in sizes:

@@ -1,6 +1,6 @@
-"""From the text of a constraint to what the engine compiles. Of a vocabulary it needs the names of some tokens only.
+"""Translates the text of a constraint to the source that the grammar engine compiles. Needs only names of some tokens.
 
-A hostile text makes much work here, all of it in Python. So it may be done in another process: see `lowering`.
+A hostile text can cause much work here, all of it in Python. So this may run in a separate process: see `lowering`.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ from stoker.grammars.references import Json, is_list, is_object
 from stoker.grammars.schemas import lower_schema, parse_json
 
 MAX_REGEX: Final = 64 << 10
-"""Characters of a regular expression."""
+"""Maximum length of a regular expression, in characters."""
 MAX_GRAMMAR: Final = 1 << 20
-"""Characters of any other grammar."""
+"""Maximum length of any other grammar, in characters."""
 MAX_CALLS: Final = 5 << 20
-"""Characters of the plan of an answer that may call tools, with the schemas of all tools."""
+"""Maximum length of the plan of an answer that may call tools, including the schemas of all tools, in characters."""
 MAX_CHOICES: Final = 50_000
 
 
 class Names(Protocol):
-    """What grammars must know of the tokens of a model."""
+    """The facts about a model's tokens that grammars need."""
 
     def one_token(self, text: str) -> int | None:
-        """The token that a text is; None if it is several, or none."""
+        """The id of the token that is exactly this text; None if the text is several tokens, or none."""
         ...
 
     def pieces(self, marker: str) -> list[str | int]:
-        """A marker's tokens and the text between them, without tokens that end an answer."""
+        """The special tokens in a marker and the text between them, without end-of-generation tokens."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A constraint that is to be compiled."""
+    """A constraint to translate."""
 
     grammar: GrammarText
     alone: int | None = None
-    """Of an answer that may call tools: nothing but the call of this tool."""
+    """Index of a tool, for a grammar of calls: translate only the call of this tool. None = everything."""
     relaxed: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Of such an answer: tools whose arguments may be any object, and why, in words."""
+    """Indices of tools whose arguments may be any object, for a grammar of calls, with the reason in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the engine compiles."""
+    """The input of the grammar engine for one constraint."""
 
     text: str
     dropped: tuple[str, ...] = ()
-    """What of a schema is not enforced, in words."""
+    """The parts of a schema that are not enforced, in words."""
     doubtful: tuple[str, ...] = ()
     """See `CallSource.doubtful`."""
     tools: tuple[tuple[str, bool], ...] = ()
-    """Of an answer that may call tools: their names, and whether their arguments must be enforced."""
+    """For a grammar of calls: the names of the tools, and whether their arguments must be enforced."""
     is_json: bool = False
-    """Backslashes stand in strings of JSON only, or where any text may stand."""
+    """Backslashes occur only in JSON strings, or where any text is allowed."""
 
 
 def source_of(order: Order, names: Names) -> Source:
-    """What the engine compiles for a constraint.
+    """Translates a constraint to the input of the grammar engine.
 
     Raises:
         GrammarInvalid: the grammar is malformed.
-        GrammarTooComplex: it is over a limit.
-        UnsupportedSchema: a JSON schema has what cannot be enforced.
+        GrammarTooComplex: the grammar exceeds a limit.
+        UnsupportedSchema: a part of a JSON schema cannot be enforced.
     """
     grammar = order.grammar
     limit = {"regex": MAX_REGEX, "calls": MAX_CALLS}.get(grammar.kind, MAX_GRAMMAR)
@@ -98,7 +98,7 @@ def source_of(order: Order, names: Names) -> Source:
 
 
 def of_lark(text: str) -> str:
-    """A grammar in Lark, as the engine wants it."""
+    """A Lark grammar as JSON input of the engine."""
     return json.dumps({"grammars": [{"lark_grammar": text}]})
 
 

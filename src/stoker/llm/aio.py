@@ -58,19 +58,19 @@ if TYPE_CHECKING:
 
 
 class _Wake:
-    """Wakes the reader of an answer, on its event loop, from any thread."""
+    """Wakes the reader of an answer on the reader's event loop. Safe to call from any thread."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.changed = asyncio.Event()
 
     def __call__(self, is_ended: bool) -> None:
-        if self.loop is None:  # no reader has begun
+        if self.loop is None:  # the iteration has not begun
             return
         try:
             self.loop.call_soon_threadsafe(self.changed.set)
         except RuntimeError:
-            # The loop is closed: there is no reader any more.
+            # The loop is closed, so its reader no longer exists.
             assert self.loop.is_closed()
 
 
@@ -131,7 +131,7 @@ class AsyncTextStream(AsyncIterator[str]):
         await self.aclose()
 
     def __del__(self) -> None:
-        # An event loop that is closed does not end the generator any more.
+        # A closed event loop can no longer finalize the async generator, which would abort the request.
         session = self._llm._loaded
         if session is not None and not self._answer.is_ended:
             session.forsake(self._answer)
@@ -155,18 +155,18 @@ class AsyncLLM:
         self._progress = progress
         self._loading: Future[Session] | None = None
         self._lock = threading.Lock()
-        """Guards the beginning of loading: event loops of several threads may ask."""
+        """Guards the start of loading, which event loops in several threads may request at once."""
         self._loaded: Session | None = None
         self._is_closed = False
         self._places: Places
-        """Of the engine; there are none before it is loaded."""
+        """Semaphore for requests in the engine; set when the model is loaded."""
 
     async def start(self) -> ModelCard:
         """Loads the model once; concurrent callers wait for it. After a failure, the next call tries again.
 
         Raises:
             StokerError: the model cannot be loaded.
-                        ModelNotLoaded: the model was closed.
+            ModelNotLoaded: the model was closed.
         """
         return (await self._session()).card
 
@@ -323,7 +323,7 @@ class AsyncLLM:
             return
         try:
             session = await asyncio.shield(asyncio.wrap_future(loading))
-        except StokerError:  # the caller has been told
+        except StokerError:  # loading failed, and the callers of `start` got the error
             return
         await asyncio.to_thread(session.close)
 
@@ -347,18 +347,19 @@ class AsyncLLM:
             loading = self._loading
             if loading is None:
                 loading = self._loading = Future()
-                # Not a task: an event loop that is closed in the meantime would take it along. A daemon: a program that
-                # ends does not wait for a download.
+                # A thread instead of a task: loading must survive the end of this event loop. A daemon thread: the exit
+                # of the program must not wait for a download.
                 threading.Thread(target=self._load, args=(loading,), name="stoker-load", daemon=True).start()
         return await asyncio.shield(asyncio.wrap_future(loading))
 
     def _load(self, loading: Future[Session]) -> None:
         try:
             config = local_model(self._config, progress=self._progress)
-            # Python would end this thread in the midst of native code, which aborts then; for this one it waits.
+            # At exit, Python would kill a daemon thread inside native code, which then aborts the process. Python waits
+            # for the executor's thread.
             with ThreadPoolExecutor(1, "stoker-open") as opener:
                 session = opener.submit(self._open, config).result()
-        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  # raised by the waiting callers
             with self._lock:
                 self._loading = None
             loading.set_exception(error)
@@ -408,7 +409,7 @@ class AsyncLLM:
                 answer.when_ended(self._places.give_back)
 
         try:
-            with suppress(Cancelled):  # by `aclose`: the answer has ended
+            with suppress(Cancelled):  # `aclose` aborted the request, so the answer has ended
                 await _on_thread(begin)
             while (parts := answer.take()) is not None:
                 if parts:
@@ -421,7 +422,7 @@ class AsyncLLM:
 
 
 async def _on_thread(begin: Callable[[], None]) -> None:
-    """As `asyncio.to_thread`; but `begin` runs to its end even if the caller is cancelled."""
+    """Runs `begin` on a thread, as `asyncio.to_thread` does; `begin` finishes even if the caller is canceled."""
     beginning = asyncio.get_running_loop().run_in_executor(None, begin)
     try:
         await asyncio.shield(beginning)

@@ -1,4 +1,7 @@
-"""From what a caller gives `LLM` to what one answer asks of the engine, by the code that the server uses, too."""
+"""Turns the arguments of `LLM.generate` and `LLM.chat` into requests to the engine, with the code of the server.
+
+Nothing is sent to the engine here.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _VLLM_KINDS = frozenset({"json", "regex", "choice", "grammar", "json_object", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What one answer asks of the engine, and how it is read."""
+    """One request to the engine, and how its answer is parsed."""
 
     prompt: Prompt
     sampling: SamplingParams
@@ -35,17 +38,17 @@ class Ask:
     outline: Outline | None = None
     reader: Callable[[], Reader] | None = None
     parse: Callable[[str], object] | None = None
-    """Reads the text of the answer as a value."""
+    """Converts the text of the answer to `Completion.parsed`; None = the text is not constrained to JSON."""
     media: tuple[Media, ...] = ()
     """Files whose markers are in the prompt."""
     functions: Mapping[str, ToolFunction] = field(default_factory=dict[str, ToolFunction])
     """The tools that are Python functions."""
     timeout_s: float | None = None
-    """Maximum time from here to the end of the answer."""
+    """Maximum time from submission to the end of the answer, in seconds; None = no limit."""
 
 
 def text_ask(prompt: Prompt, sampling: SamplingParams, lora: object, options: TextOptions) -> Ask:
-    """What a text that is continued asks of the engine.
+    """The request that completes a prompt. No chat template is applied.
 
     Raises:
         InvalidInput: an option is malformed.
@@ -65,7 +68,7 @@ def text_ask(prompt: Prompt, sampling: SamplingParams, lora: object, options: Te
 def chat_ask(
     model: ChatModel, messages: Conversation, sampling: SamplingParams, lora: object, options: ChatOptions
 ) -> Ask:
-    """What the answer to a conversation asks of the engine. It runs the chat template.
+    """The request that answers a conversation. This runs the chat template.
 
     Raises:
         InvalidInput: a message or an option is malformed, the model cannot do what is asked, or the template refused
@@ -103,7 +106,7 @@ def _timeout_s(options: TextOptions) -> float | None:
 
 
 def _format(given: object) -> tuple[GrammarText | None, Callable[[str], object] | None]:
-    """What a response format asks of the text, and what reads the text."""
+    """The grammar of a `response_format`, and the function that parses the text; None = no grammar, no parser."""
     where = "response_format"
     if given is None:
         return None, None

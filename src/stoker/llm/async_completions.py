@@ -1,4 +1,4 @@
-"""What `AsyncLLM.generate` and `.chat` give: answers to be awaited together, or iterated over one after the other."""
+"""The result of `AsyncLLM.generate` and `.chat`: completions to await together, or to iterate over one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.llm.progress_bar import progress_bar
 T = TypeVar("T", Completion, list[Completion])
 
 Start: TypeAlias = Callable[[], Coroutine[Any, Any, list[Coroutine[Any, Any, Completion]]]]
-"""One coroutine per answer. May load the model first."""
+"""Returns one coroutine per answer. It may load the model first."""
 
 
 class AsyncCompletions(Coroutine[Any, Any, T], AsyncIterable[Completion], Generic[T]):
@@ -41,15 +41,15 @@ class AsyncCompletions(Coroutine[Any, Any, T], AsyncIterable[Completion], Generi
         return self._each()
 
     def send(self, value: Any) -> Any:
-        """As of any coroutine: so that `asyncio.create_task` takes it."""
+        """Coroutine protocol, so that `asyncio.create_task` accepts this object."""
         return self._coroutine().send(value)
 
     def throw(self, typ: Any, val: Any = None, tb: TracebackType | None = None, /) -> Any:
-        """As of any coroutine."""
+        """Coroutine protocol: raises an error inside the coroutine."""
         return self._coroutine().throw(typ if val is None else val)
 
     def close(self) -> None:
-        """As of any coroutine: if it was started, it is stopped."""
+        """Coroutine protocol: stops the computation if it was started."""
         if self._whole is not None:
             self._whole.close()
 
@@ -88,7 +88,7 @@ async def _counted(answer: Coroutine[Any, Any, Completion], advance: Callable[[]
 
 
 def _first_failure(tasks: list[asyncio.Task[Completion]]) -> asyncio.Future[None]:
-    """Done, with its error, as soon as one of the tasks fails: the others are not waited for then."""
+    """A future that gets the first error of any task, so that an error is raised without waiting for earlier tasks."""
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def note(task: asyncio.Task[Completion]) -> None:

@@ -1,4 +1,4 @@
-"""Many prompts at once for `LLM`: requests wait for places in the engine, and answers are collected as they end."""
+"""Runs a batch of prompts for `LLM`: requests wait for places in the engine, and answers are collected as they end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stoker.llm.asks import Ask
 from stoker.llm.session import Answer, Session
 
 POLL_S = 1.0
-"""Longest single wait, so that no wait is unbounded."""
+"""Maximum duration of one wait, in seconds; after it, the waiting thread checks that the engine is alive."""
 
 
 class BatchRun:
-    """Some prompts, never more of them in the engine than it has places."""
+    """One call of `LLM.generate` or `LLM.chat`. At most as many prompts are in the engine as it has places."""
 
     def __init__(self, session: Session, places: threading.BoundedSemaphore, num_prompts: int) -> None:
         self.answers: list[Answer] = []
@@ -28,7 +28,7 @@ class BatchRun:
         self._ended: queue.Queue[int] = queue.Queue(maxsize=max(1, num_prompts))
 
     def submit(self, ask: Ask) -> None:
-        """Waits for a place, then gives the engine the next prompt."""
+        """Waits for a place in the engine, then submits the next prompt."""
         index = len(self.answers)
         take_place(self._session, self._places)
         self.answers.append(Answer(partial(_note_end, self._ended, index, self._places)))
@@ -36,7 +36,12 @@ class BatchRun:
             self._session.submit(self.answers[index], ask)
 
     def collect(self, advance: Callable[[], None], *, wait_for_all: bool) -> None:
-        """Counts answers that have ended; raises the error of one that failed."""
+        """Collects answers that have ended, and raises the error of an answer that failed.
+
+        Args:
+            advance: called once per collected answer, for the progress bar.
+            wait_for_all: wait for all submitted prompts, instead of collecting only what has ended already.
+        """
         while self._num_collected < len(self.answers) and (wait_for_all or not self._ended.empty()):
             try:
                 index = self._ended.get(timeout=POLL_S)
@@ -49,7 +54,7 @@ class BatchRun:
             advance()
 
     def stop(self) -> None:
-        """Ends all requests that still run."""
+        """Aborts all requests that are still running."""
         for answer in self.answers:
             self._session.abort(answer)
 
@@ -64,7 +69,7 @@ class BatchRun:
 
 
 def take_place(session: Session, places: threading.BoundedSemaphore) -> None:
-    """Waits for a place in the engine; the end of the answer gives it back."""
+    """Waits for a place in the engine. The caller makes sure that the end of the answer releases it."""
     session.end_forsaken()
     while not places.acquire(timeout=POLL_S):
         session.free_places()

@@ -59,7 +59,7 @@ class ToolCall:
         """Calls the Python function with these arguments. The result of an `async def` is awaitable.
 
         Raises:
-                        InvalidInput: the tool is not a Python function, or the arguments do not fit its parameters.
+            InvalidInput: the tool is not a Python function, or the arguments do not fit its parameters.
         """
         if self.function is None:
             raise InvalidInput(f"the tool `{self.name}` is a definition, not a function", parameter=self.name)
@@ -146,14 +146,14 @@ def completion_of(
     parse: Callable[[str], object] | None,
     functions: Mapping[str, ToolFunction],
 ) -> Completion:
-    """The answer that is made of these parts.
+    """The completion that consists of the given parts.
 
     Args:
-        request_id: makes the ids of its calls differ from those of other answers.
-        parts: in their order.
+        request_id: makes the ids of tool calls differ from those of other answers.
+        parts: content, reasoning and tool calls in the order of generation.
         last: the last output of the engine.
-        token_ids: of all outputs.
-        logprobs: of all outputs.
+        token_ids: the sampled tokens of all outputs.
+        logprobs: the log probabilities of all outputs; None = not requested.
         parse: see `Completion.parse`.
         functions: the tools that are Python functions.
     """

@@ -1,4 +1,4 @@
-"""Files that callers hand to `LLM.chat` as paths or bytes, and the thread that makes rows of images."""
+"""Files that are passed to `LLM.chat` as paths or bytes, and the thread that has their embeddings computed."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ from stoker.text.media_parts import MediaPart, media_from_bytes
 _STOP_S = 30.0
 _KINDS = frozenset({"image", "audio", "file"})
 _documents = DocumentReader()
-"""It is shared by all models of the process: it has no process of its own between two calls."""
+"""Shared by all models of this process. It runs a child process only during a call."""
 
 
 def with_files(message: object, where: str, *, takes_images: bool) -> object:
-    """The same message, with the files in it to which its parts refer: `{"type": "image", "image": path or bytes}`, and
-    `{"type": "file", "file": path or bytes}` for a PDF or text file. Documents in the shapes of servers are read, too.
+    """The message, with the content of the files to which its parts refer.
+
+    Such parts are `{"type": "image", "image": path or bytes}`, likewise `audio`, and `{"type": "file", "file": path or
+    bytes}` for a PDF or text file. Documents in the formats of the server's APIs are read, too.
 
     Args:
-        message: as the caller gave it.
-        where: its path, for errors.
-        takes_images: the model does; then pages of PDF files become images, too.
+        message: the message as the caller gave it; anything but a mapping with a list of parts is returned unchanged.
+        where: path of the message in the request, for errors.
+        takes_images: the model accepts images, so pages of PDF files become images, too.
 
     Raises:
-        InvalidInput: a file cannot be read, or is not of a known format.
+        InvalidInput: a file cannot be read, or has an unknown format.
     """
     if not isinstance(message, Mapping):
         return message
@@ -83,13 +85,15 @@ def _content(given: object, where: str) -> bytes:
 
 
 class SessionMedia:
-    """The files of the requests of a session. Safe to use from several threads; its own begins with the first file.
+    """The images and recordings in the requests of one session. Safe to use from several threads.
+
+    The first file starts a thread with an event loop, on which the encoder runs. `close` ends it.
 
     Args:
-        encoder: makes rows; None = the model takes no files.
-        card: of the model.
-        give: takes rows for the engine, on this thread.
-        fail: ends a request, on this thread.
+        encoder: computes the embeddings (rows) of files; None = the model takes no files.
+        card: the card of the model.
+        give: receives rows for the engine; called on the encoder's thread.
+        fail: ends a request with an error; called on the encoder's thread.
     """
 
     def __init__(
@@ -109,11 +113,11 @@ class SessionMedia:
 
     @property
     def num_encoded(self) -> int:
-        """Parts of files that were encoded, since the start."""
+        """Number of file parts that were encoded since the start."""
         return 0 if self._encoder is None else self._encoder.num_encoded
 
     def placed(self, submit: Submit) -> Submit:
-        """See `RequestMedia.placed`. Waits for the decoder."""
+        """See `RequestMedia.placed`. Blocks until the files are decoded."""
         if not submit.media:
             return submit
         if self._encoder is None:
@@ -121,15 +125,15 @@ class SessionMedia:
         placing: Future[Submit] = asyncio.run_coroutine_threadsafe(
             self._requests.placed(submit, self._card), self._started(self._encoder)
         )
-        return placing.result()  # each of its waits has a bound
+        return placing.result()  # bounded: every wait in `placed` has a timeout
 
     def on_wanted(self, event: RowsWanted) -> None:
-        """The engine asks for rows, on its own thread."""
+        """Handles the engine's request for rows. Called on the engine's thread, so it does not wait."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._requests.on_wanted, event)
 
     def forget(self, request_id: str) -> None:
-        """A request has ended."""
+        """Frees what is kept for a request that has ended."""
         loop = self._loop
         if loop is not None and not self._is_closed:
             loop.call_soon_threadsafe(self._requests.forget, request_id)
@@ -140,7 +144,7 @@ class SessionMedia:
             was_closed, self._is_closed = self._is_closed, True
         if was_closed or self._loop is None or self._thread is None or self._encoder is None:
             return
-        with suppress(TimeoutError, CancelledError):  # it is killed, and only its end is not seen
+        with suppress(TimeoutError, CancelledError):  # the process was killed, only its exit was not observed
             asyncio.run_coroutine_threadsafe(self._encoder.close(), self._loop).result(_STOP_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_S)

@@ -1,4 +1,4 @@
-"""Python functions as tools: their definitions from signature and docstring, and how a model's call reaches them."""
+"""Python functions as tools: derives definitions from signature and docstring, and calls functions with JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoker.errors import InvalidInput
 from stoker.llm.schemas import converted, schema_of
 
 Tool: TypeAlias = Callable[..., object] | Mapping[str, Any]
-"""A Python function, or a definition in OpenAI's shape."""
+"""A Python function, or a tool definition in OpenAI's format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class ToolFunction:
     """A Python function that a model may call."""
 
     definition: Mapping[str, Any]
-    """In OpenAI's shape."""
+    """The tool definition in OpenAI's format."""
     function: Callable[..., object]
     arguments: type[msgspec.Struct]
-    """The parameters, with their types and defaults."""
+    """The parameters as a struct, with their types and defaults; its name is the function's."""
 
     def __call__(self, arguments: object) -> object:
         """Calls the function with arguments as a model wrote them; for an `async def`, the result is awaitable.
 
         Raises:
-            InvalidInput: they do not fit the parameters.
+            InvalidInput: the arguments do not fit the parameters.
         """
         name = self.arguments.__name__
         try:
@@ -48,7 +48,7 @@ def split_tools(tools: Iterable[Tool] | None) -> tuple[list[Mapping[str, Any]], 
     """The definitions of all tools, and the functions among them by name.
 
     Raises:
-        InvalidInput: one is neither a function nor a definition, or a function has no definition.
+        InvalidInput: a tool is neither a function nor a definition, or no definition can be derived from a function.
     """
     if isinstance(tools, str | Mapping) or callable(tools):
         raise InvalidInput("`tools` must be a list of functions or definitions", parameter="tools")
@@ -65,10 +65,10 @@ def split_tools(tools: Iterable[Tool] | None) -> tuple[list[Mapping[str, Any]], 
 
 
 def tool_function(function: object, where: str) -> ToolFunction:
-    """A function as a tool.
+    """A function as a tool, with the definition from its signature and docstring.
 
     Raises:
-        InvalidInput: it is no function, or a parameter has no name or no JSON schema.
+        InvalidInput: the object is not a function, or a parameter has no name or no JSON schema.
     """
     name = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(name, str):
@@ -103,14 +103,14 @@ def _fields(function: Callable[..., object], notes: Mapping[str, str], where: st
 
 
 def _default(value: Any) -> Any:
-    """Each call has a list or a dict of its own."""
+    """Copies a mutable default, so that calls do not share one list, dict or set."""
     if type(value) in (list, dict, set):
         return msgspec.field(default_factory=partial(copy, value))
     return value
 
 
 def _described(hint: Any, note: str | None) -> Any:
-    """The type with its description: the docstring's, or the one that `Annotated` brings."""
+    """The type with the description of the parameter, from the docstring or else from `Annotated`."""
     if note is None and get_origin(hint) is Annotated:
         extras = get_args(hint)[1:]
         texts = (extra if isinstance(extra, str) else getattr(extra, "description", None) for extra in extras)
@@ -119,7 +119,7 @@ def _described(hint: Any, note: str | None) -> Any:
 
 
 def _parameters(arguments: type[msgspec.Struct], where: str) -> dict[str, Any]:
-    """The schema of the parameters: an object at the top, as chat templates read it."""
+    """The JSON schema of the parameters. The top level is the object itself, because chat templates read it there."""
     schema = schema_of(arguments, where)
     definitions: dict[str, Any] = schema.pop("$defs")
     top: dict[str, Any] = definitions.pop(arguments.__name__)
@@ -128,7 +128,7 @@ def _parameters(arguments: type[msgspec.Struct], where: str) -> dict[str, Any]:
 
 
 def result_text(result: object) -> str:
-    """What a tool gave back, as the text that a model reads: a text as it is, everything else as JSON."""
+    """The result of a tool as text for the model: strings unchanged, other values as JSON."""
     if isinstance(result, str):
         return result
     dump = getattr(result, "model_dump", None)

@@ -1,4 +1,4 @@
-"""What callers may hand to `LLM` and `AsyncLLM`, brought into one form; nothing is sent anywhere."""
+"""Checks and normalizes the arguments of `LLM` and `AsyncLLM`. Nothing is sent to the engine here."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from stoker.llm.options import SamplingOptions
 from stoker.text.messages import Message, checked_message, message_from_dict
 
 Prompt: TypeAlias = str | list[int]
-"""Text, or token ids that are taken as they are."""
+"""Text, or token ids, which are used unchanged."""
 Prompts: TypeAlias = list[str] | list[list[int]] | list[Prompt]
 Messages: TypeAlias = Sequence[Message | Mapping[str, object]]
-"""Messages, oldest first; dicts have OpenAI's shape."""
+"""Messages, oldest first; dicts have OpenAI's format."""
 Conversation: TypeAlias = str | Messages
-"""Messages, or one text of the user."""
+"""Messages, or a string as the user's only message."""
 OneSampling: TypeAlias = SamplingParams | Mapping[str, Any] | None
-"""Sampling parameters, also as a dict."""
+"""Sampling parameters for one prompt, also as a dict; None = the defaults."""
 Sampling: TypeAlias = OneSampling | Sequence[SamplingParams | Mapping[str, Any]]
-"""One for all prompts, or one for each."""
+"""Sampling parameters for all prompts, or a list with one entry for each prompt."""
 Adapters: TypeAlias = str | Mapping[str, float] | None
-"""The name of an adapter, or names with scales; `{}` = the model alone, None = what applies by itself."""
+"""The name of an adapter, or names with scales; `{}` = no adapter, None = the adapters that apply by default."""
 Lora: TypeAlias = Adapters | Sequence[Adapters]
-"""One for all prompts, or one for each."""
+"""Adapters for all prompts, or a list with one entry for each prompt."""
 
 NOTHING_GIVEN = SamplingParams()
 
 
 class EngineOptions(TypedDict, total=False):
-    """The fields of `EngineConfig` that `LLM` takes as keywords; not given = its defaults."""
+    """The fields of `EngineConfig` that `LLM` takes as keywords. A missing key means the default of `EngineConfig`."""
 
     backend: BackendName
     ctx_size: int | None
@@ -61,15 +61,15 @@ class EngineOptions(TypedDict, total=False):
     provider: str
     device_id: DeviceIDs | None
     lora: Mapping[str, str | Path] | Sequence[str] | Path
-    """Adapters: files by name, or texts as behind `--lora`, or one such text."""
+    """LoRA adapters: files by name, a list of values of the option `--lora` (`NAME=PATH[:SCALE]`), or one value."""
 
 
 def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> EngineConfig:
-    """The configuration of a model under these options.
+    """The configuration of a model with the given options.
 
     Raises:
         TypeError: there is no such option.
-        InvalidInput: one is of a wrong type, or outside its range; `fields["parameter"]` names it.
+        InvalidInput: an option has the wrong type, or is outside its range; `fields["parameter"]` names it.
     """
     check_keywords("LLM()", options, {*EngineConfig.__struct_fields__, "progress"})
     fields: dict[str, Any] = {name: value for name, value in options.items() if name != "lora"}
@@ -83,10 +83,10 @@ def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> E
 
 
 def embed_dimensions(value: object) -> int | None:
-    """The same value.
+    """The checked number of dimensions; None = the full size.
 
     Raises:
-        InvalidInput: neither a whole number nor None.
+        InvalidInput: the value is neither a whole number nor None.
     """
     return None if value is None else whole_number("dimensions", value)
 
@@ -107,10 +107,10 @@ def _lora_fields(lora: object) -> dict[str, Any]:
 
 
 def as_batch(prompts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
-    """All prompts, and whether it was a single one.
+    """The prompts as a list, and whether the caller gave a single prompt instead of a list.
 
     Raises:
-        InvalidInput: one is neither text nor token ids.
+        InvalidInput: a prompt is neither text nor token ids.
     """
     if isinstance(prompts, str):
         return [prompts], True
@@ -121,10 +121,12 @@ def as_batch(prompts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
 
 
 def as_prompt(prompt: object) -> Prompt:
-    """Text as it is, token ids of any integer type as a list. A wrong one would stop the engine and all its requests.
+    """The prompt as text, or as a list of `int` from ids of any integer type.
+
+    The check matters: a prompt of a wrong type would stop the engine and all its requests.
 
     Raises:
-        InvalidInput: neither text nor token ids.
+        InvalidInput: the prompt is neither text nor token ids.
     """
     if isinstance(prompt, str):
         return prompt
@@ -142,15 +144,15 @@ def _items(values: object, complaint: str) -> list[object]:
         raise InvalidInput(f"{complaint}, not {kind.__name__}", parameter="prompt")
     try:
         return list(cast("Iterable[object]", values))
-    except TypeError as error:  # an array of no dimensions
+    except TypeError as error:  # a NumPy array with zero dimensions
         raise InvalidInput(f"{complaint}: {error}", parameter="prompt") from error
 
 
 def as_ranking(query: object, documents: object, *, truncate: bool) -> Embed:
-    """The question how well each document answers a query.
+    """The engine's question for reranking: how relevant each document is for a query.
 
     Raises:
-        InvalidInput: the query is no text, or the documents are no list of texts.
+        InvalidInput: the query is not a string, or the documents are not a list of texts.
     """
     if not isinstance(query, str):
         raise InvalidInput(f"`query` must be text, not {type(query).__name__}", parameter="query")
@@ -161,10 +163,10 @@ def as_ranking(query: object, documents: object, *, truncate: bool) -> Embed:
 
 
 def as_conversations(messages: Conversation | Sequence[Messages]) -> tuple[list[Conversation], bool]:
-    """All conversations, and whether it was a single one.
+    """The conversations as a list, and whether the caller gave a single conversation instead of a list.
 
     Raises:
-        InvalidInput: it is no list, or neither messages nor lists are in it.
+        InvalidInput: the argument is not a list, or contains neither messages nor lists of messages.
     """
     if isinstance(messages, str):
         return [messages], True
@@ -182,14 +184,14 @@ def _check_list(messages: object, complaint: str) -> None:
 
 
 def as_messages(conversation: Conversation, *, takes_images: bool) -> tuple[Message, ...]:
-    """The messages of a conversation, checked.
+    """The checked messages of a conversation, with the content of their files.
 
     Args:
-        conversation: as the caller gave it.
-        takes_images: the model does; then pages of PDF files become images.
+        conversation: the conversation as the caller gave it.
+        takes_images: the model accepts images, so pages of PDF files become images.
 
     Raises:
-        InvalidInput: there is none, or one is not valid.
+        InvalidInput: there is no message, or a message is not valid.
     """
     if isinstance(conversation, str):
         conversation = [{"role": "user", "content": conversation}]
@@ -209,10 +211,10 @@ def _as_message(message: object, where: str, *, takes_images: bool) -> Message:
 
 
 def spread(sampling: Sampling, num_prompts: int, options: SamplingOptions | None = None) -> list[SamplingParams]:
-    """One for each prompt; keywords go over `sampling`.
+    """The sampling parameters of each prompt; keywords in `options` take precedence over `sampling`.
 
     Raises:
-        InvalidInput: there are more or fewer of them than prompts, or one holds a value of a wrong type.
+        InvalidInput: the length of the list differs from the number of prompts, or a value has the wrong type.
     """
     if not isinstance(sampling, list | tuple):
         return [as_sampling(sampling, options)] * num_prompts
@@ -225,7 +227,7 @@ def spread_lora(lora: Lora, num_prompts: int) -> list[Adapters]:
     """The adapters of each prompt.
 
     Raises:
-        InvalidInput: there are more or fewer of them than prompts.
+        InvalidInput: the length of the list differs from the number of prompts.
     """
     if not isinstance(lora, list | tuple):
         return [cast("Adapters", lora)] * num_prompts
@@ -235,10 +237,10 @@ def spread_lora(lora: Lora, num_prompts: int) -> list[Adapters]:
 
 
 def as_adapters(adapters: object) -> list[AdapterChoice] | None:
-    """The adapters of one prompt.
+    """The adapters of one prompt; None = the adapters that apply by default.
 
     Raises:
-        InvalidInput: neither a name nor names with scales.
+        InvalidInput: the value is neither a name nor a mapping from names to scales.
     """
     if adapters is None:
         return None
@@ -253,10 +255,10 @@ def as_adapters(adapters: object) -> list[AdapterChoice] | None:
 
 
 def as_sampling(sampling: object, options: SamplingOptions | None = None) -> SamplingParams:
-    """The params of one prompt, `NOTHING_GIVEN` for None, with those of the keywords.
+    """The sampling parameters of one prompt, overridden by the keywords in `options`. None becomes `NOTHING_GIVEN`.
 
     Raises:
-        InvalidInput: something else, or a value of a wrong type.
+        InvalidInput: `sampling` is not a `SamplingParams`, a mapping or None, or a value has the wrong type.
     """
     if isinstance(sampling, Mapping):
         sampling = SamplingParams(**cast("Mapping[str, Any]", sampling))

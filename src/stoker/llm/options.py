@@ -1,4 +1,4 @@
-"""The keywords of `LLM.generate` and `LLM.chat`, brought into one form; nothing is sent anywhere."""
+"""The keywords of `LLM.generate` and `LLM.chat`, and their split into sampling parameters and others."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class SamplingOptions(TypedDict, total=False):
 
 
 ResponseFormat: TypeAlias = type | Mapping[str, Any]
-"""The constraint on the text of an answer."""
+"""The constraint on the text of an answer: a class or a dict; see `TextOptions.response_format`."""
 Reasoning: TypeAlias = bool | int | str | Mapping[str, Any]
-"""Whether, or how much, the model reasons."""
+"""Whether, or how much, the model reasons; see `ChatOptions.reasoning`."""
 
 
 class TextOptions(SamplingOptions, total=False):
@@ -89,7 +89,7 @@ _CHAT = _TEXT | {"tools", "tool_choice", "parallel_tool_calls", "reasoning", "te
 
 
 def text_options(function: str, options: TextOptions) -> tuple[SamplingOptions, TextOptions]:
-    """The sampling parameters among the keywords, and the others.
+    """Splits the keywords of `generate` into sampling parameters and all others. `function` is named in errors.
 
     Raises:
         TypeError: there is no such keyword.
@@ -98,7 +98,7 @@ def text_options(function: str, options: TextOptions) -> tuple[SamplingOptions, 
 
 
 def chat_options(function: str, options: ChatOptions) -> tuple[SamplingOptions, ChatOptions]:
-    """The sampling parameters among the keywords, and the others.
+    """Splits the keywords of `chat` into sampling parameters and all others. `function` is named in errors.
 
     Raises:
         TypeError: there is no such keyword.

@@ -1,4 +1,4 @@
-"""How many requests of an `AsyncLLM` may be in its engine, counted for all of its event loops together."""
+"""A semaphore that limits the requests of an `AsyncLLM` in its engine, across all event loops that use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.llm.batch_run import POLL_S
 
 
 class Places:
-    """A semaphore over event loops: waiters get a place in turn. Safe to use from several threads."""
+    """A first-come, first-served semaphore for several event loops. Safe to use from several threads."""
 
     def __init__(self, num_places: int) -> None:
         self._lock = threading.Lock()
@@ -21,10 +21,10 @@ class Places:
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, Future[None]]] = deque()
 
     async def take(self, free_places: Callable[[], None]) -> None:
-        """Waits for a place; the caller gives it back.
+        """Waits for a place; the caller returns it with `give_back`.
 
         Args:
-            free_places: called from time to time while it waits; what it raises ends the wait.
+            free_places: called every `POLL_S` seconds during the wait; an error that it raises ends the wait.
         """
         turn: Future[None] = Future()
         with self._lock:
@@ -32,14 +32,14 @@ class Places:
                 self._num_free -= 1
                 return
             self._waiting.append((asyncio.get_running_loop(), turn))
-        with closing_on_error(lambda: turn.cancel() or self.give_back()):  # it may come together with the cancellation
+        with closing_on_error(lambda: turn.cancel() or self.give_back()):  # canceled after the place was assigned
             waiting = asyncio.wrap_future(turn)
             while not (await asyncio.wait([waiting], timeout=POLL_S))[0]:
                 free_places()
             await waiting
 
     def give_back(self) -> None:
-        """Gives the place to the first waiter."""
+        """Returns a place; the first waiter, if there is one, gets it."""
         with self._lock:
             turn = self._next_turn()
             if turn is None:

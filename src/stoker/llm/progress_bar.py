@@ -1,4 +1,4 @@
-"""A bar that counts finished prompts, on a terminal or in a notebook. Without one, rich is not even loaded."""
+"""A progress bar that counts finished prompts, on a terminal or in a notebook. `rich` is imported only to draw it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ else:
 
 
 _MANY = 16
-"""Prompts of a batch that is long enough for a bar without being asked for."""
+"""Number of prompts from which a batch gets a progress bar by default."""
 
 
 @contextmanager
 def progress_bar(num_prompts: int, *, is_shown: bool | None) -> Generator[Callable[[], None]]:
-    """Gives a function to be called once per finished prompt.
+    """Yields a function to be called once per finished prompt.
 
     Args:
         num_prompts: length of the batch.
-        is_shown: None = if the batch is long and somewhere to draw it is there.
+        is_shown: whether to draw the bar; None = for 16 prompts or more, on a terminal or in a notebook.
     """
     if is_shown is None:
         is_shown = num_prompts >= _MANY and _can_draw()
@@ -42,5 +42,5 @@ def progress_bar(num_prompts: int, *, is_shown: bool | None) -> Generator[Callab
 
 
 def _can_draw() -> bool:
-    """On a terminal; and in a notebook that has the widgets with which rich draws there."""
+    """Whether stderr is a terminal, or this is a notebook with `ipywidgets`, which `rich` needs there."""
     return sys.stderr.isatty() or ("ipykernel" in sys.modules and find_spec("ipywidgets") is not None)

@@ -1,4 +1,4 @@
-"""Python types as JSON schemas, and JSON as values of these types; it knows no model and no message."""
+"""Converts Python types to JSON schemas, and JSON to values of those types. Independent of models and messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def schema_of(kind: object, where: str) -> dict[str, Any]:
-    """The JSON schema of a type: a dataclass, a TypedDict, a msgspec Struct, a class of pydantic, or a plain type.
+    """The JSON schema of a type: a dataclass, a TypedDict, a msgspec Struct, a pydantic model, or a built-in type.
 
-    Objects take no other keys than those that their class names.
+    Objects allow only the keys that their class declares. `where` names the parameter in errors.
 
     Raises:
         InvalidInput: the type has no JSON schema.
@@ -30,28 +30,28 @@ def schema_of(kind: object, where: str) -> dict[str, Any]:
 
 
 def parser_of(kind: object) -> Callable[[str], object]:
-    """Reads JSON as a value of this type. What does not fit raises an error of pydantic or msgspec."""
+    """A function that parses JSON text to a value of this type, or raises an error of pydantic or msgspec."""
     if hasattr(kind, "__pydantic_core_schema__"):
         return _pydantic(kind).validate_json
     return msgspec.json.Decoder(cast("type[object]", kind), dec_hook=_part_of).decode
 
 
 def converted(value: object, kind: type[T]) -> T:
-    """Plain JSON values as a value of this type.
+    """Converts a plain JSON value to a value of this type.
 
     Raises:
-        msgspec.ValidationError: it does not fit.
+        msgspec.ValidationError: the value does not fit the type.
     """
     return msgspec.convert(value, kind, dec_hook=_part_of)
 
 
 def loaded_json(text: str) -> object:
-    """The plain value of a JSON text."""
+    """Parses JSON text to plain values: dicts, lists, strings, numbers, booleans or None."""
     return json.loads(text)
 
 
 def _pydantic(kind: object) -> Any:
-    from pydantic import TypeAdapter  # only types of pydantic come here
+    from pydantic import TypeAdapter  # optional: the type is a pydantic model, so the library is installed
 
     adapter: Any = TypeAdapter
     return adapter(kind)
@@ -60,7 +60,7 @@ def _pydantic(kind: object) -> Any:
 def _schema_of_part(kind: Any) -> dict[str, Any]:
     if not hasattr(kind, "__pydantic_core_schema__"):
         raise NotImplementedError(f"values of type {kind.__name__} are not JSON")
-    # Its references begin at itself.
+    # An `$id` makes the `$ref`s of the embedded schema resolve against that schema.
     return {"$id": f"https://stoker.invalid/{kind.__name__}", **_pydantic(kind).json_schema()}
 
 
@@ -69,7 +69,7 @@ def _part_of(kind: Any, value: object) -> object:
 
 
 def _closed(schema: Any) -> Any:
-    """The same schema; objects with named properties have no others."""
+    """The schema, with `additionalProperties: false` on objects that list properties and do not set it."""
     if isinstance(schema, list):
         return [_closed(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, Mapping):

@@ -1,12 +1,12 @@
-"""One engine in this process, and where its events go: from the engine's thread to the readers of answers.
+"""Runs one engine in this process and routes its events from the engine's thread to the readers of the answers.
 
 ```
 caller's thread   Session.submit ---> engine's thread
                   Answer.take()  <--- Answer.push, end      one frame of events a step
 ```
 
-What is not read of an answer collects here, and nothing is dropped. A stream whose reader is behind is paused in the
-engine, and goes on when it is read; others have its place meanwhile. Answers of lists are read when they have ended.
+Unread output is buffered here, and no output is dropped. The engine pauses a stream whose reader is slow until the
+reader catches up; other requests use its slot meanwhile. The answers to a list of prompts are read after they end.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ if TYPE_CHECKING:
 
 
 _LIMITS = InboxLimits()
-"""How far the reader of a stream may lag: as far as a client of the server."""
+"""How far the reader of a stream may lag before its request is paused: the limits of the server's clients."""
 
 
 class Answer:
-    """One request's answer: collected on the engine's thread, read as content, reasoning and calls by its taker.
+    """The answer to one request. The engine's thread pushes outputs; the caller's thread reads them as parts.
 
     Args:
-        notify: called with "it has ended" after every change, on the thread that made the change.
-        is_streamed: it is read while it comes, and pauses while its reader is behind.
+        notify: called after every change, on the thread that made the change; its argument is whether the answer ended.
+        is_streamed: the answer is read during generation, and its request is paused while the reader is too slow.
     """
 
     def __init__(self, notify: Callable[[bool], None], *, is_streamed: bool = False) -> None:
@@ -74,12 +74,12 @@ class Answer:
         self._notify = notify
         self._lock = threading.RLock()
         self._fresh: list[Output] = []
-        """Not read yet."""
+        """Outputs that were not parsed into parts yet."""
         self._has_pace = is_streamed
         self._num_unread_bytes = 0
-        """Of what was not taken, roughly."""
+        """Approximate size of the outputs that were pushed since the last read."""
         self.is_paused = False
-        """Its reader is behind, and nothing of it is computed."""
+        """The reader is too slow, so the engine computes no further tokens of this request."""
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] | None = None
         self._last = Output(self.request_id, "", [], Usage(0, 0, 0))
@@ -87,14 +87,14 @@ class Answer:
         self.is_ended = False
         self._at_end: Callable[[], None] | None = None
         self._reading = threading.Lock()
-        """Guards what follows. The engine's thread never waits for it."""
+        """Guards the attributes below. The engine's thread never takes this lock, so a slow reader cannot block it."""
         self._reader = OutputReader(None)
         self._ask: Ask | None = None
         self._parts: list[Part] = []
         self._num_taken = 0
 
     def begin(self, ask: Ask, set_pace: Callable[[Pause | Resume], None]) -> None:
-        """Says what it is the answer to, and what pauses its request, before anything of it comes."""
+        """Sets the request of this answer, and the function that pauses or resumes it. Called before any `push`."""
         self._ask, self._reader, self._set_pace = ask, OutputReader(ask.reader), set_pace
 
     def push(self, output: Output) -> None:
@@ -111,7 +111,7 @@ class Answer:
             self._notify(False)
 
     def end(self, error: StokerError | None = None) -> None:
-        """Only the first one counts."""
+        """Marks the answer as ended, with an error if the request failed. Only the first call has an effect."""
         with self._lock:
             if self.is_ended:
                 return
@@ -121,7 +121,7 @@ class Answer:
             self._at_end()
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Has something done, once, when the answer has ended; at once if it has. On whatever thread ends it."""
+        """Calls `callback` once when the answer ends, on the thread that ends it; at once if it has ended already."""
         with self._lock:
             if not self.is_ended:
                 self._at_end = callback
@@ -129,7 +129,11 @@ class Answer:
         callback()
 
     def take(self) -> Sequence[Part] | None:
-        """The parts since the last call; None when there will be no more."""
+        """The parts since the last call, possibly none; None = the answer has ended and all its parts were taken.
+
+        Raises:
+            StokerError: the request failed; its parts were taken before.
+        """
         with self._reading:
             is_ended = self._read()
             fresh = self._parts[self._num_taken :]
@@ -141,7 +145,7 @@ class Answer:
         return None
 
     def completion(self) -> Completion:
-        """The answer as far as it has come."""
+        """The answer so far, including parts that were not taken."""
         if self._error is not None:
             raise self._error
         with self._reading:
@@ -159,7 +163,7 @@ class Answer:
             )
 
     def let_go(self) -> None:
-        """Is not paused any more, with or without a reader."""
+        """Resumes the request, and never pauses it again, even if its output is not read."""
         with self._lock:
             self._has_pace = False
             self._go_on()
@@ -171,14 +175,14 @@ class Answer:
             self._set_pace(Pause(self.request_id))
 
     def _go_on(self) -> None:
-        """Its reader takes all there is. Its lock is held."""
+        """Resumes the request, since the reader takes all unread output. The caller holds `_lock`."""
         self._num_unread_bytes = 0
         if self.is_paused:
             self.is_paused = False
             self._set_pace(Resume(self.request_id))
 
     def _read(self) -> bool:
-        """Reads what has come since the last time; returns whether that is all."""
+        """Parses the outputs since the last call into parts; returns whether the answer has ended."""
         with self._lock:
             outputs, self._fresh, is_ended = self._fresh, [], self.is_ended
             self._go_on()
@@ -190,7 +194,7 @@ class Answer:
 
 
 class Session:
-    """One engine in this process, and where its events go. Safe to use from several threads."""
+    """One engine in this process, with its worker thread and its unfinished answers. Safe to use from any thread."""
 
     def __init__(self, config: EngineConfig, progress: Progress | None) -> None:
         config = with_preset(config)
@@ -201,7 +205,7 @@ class Session:
         self._answers: dict[str, Answer] = {}
         self._questions: dict[str, Future[Any]] = {}
         self._forsaken: deque[Answer] = deque()
-        """Bounded by the answers that are alive."""
+        """Answers whose stream was garbage-collected before its end; the next step aborts their requests."""
         self._is_closed = False
         self._process_id = os.getpid()
         encoder = create_encoder(local_model(config)) if self.card.media else None
@@ -235,8 +239,8 @@ class Session:
         """Starts a request. If this raises, the answer has ended too.
 
         Raises:
-            StokerError: it was refused.
-            Cancelled: it was aborted, at whatever moment.
+            StokerError: the request was refused.
+            Cancelled: the request was aborted before it was submitted.
         """
         self._check_process()
         request_id = answer.request_id
@@ -261,19 +265,19 @@ class Session:
             self._worker.submit(self._media.placed(submit))
             is_accepted = True
         finally:
-            # An abort in the meantime came before the engine knew the request.
+            # If `abort` ran during the submission, the engine did not know the request yet and must be told again.
             if not is_accepted or request_id not in self._answers:
                 self.abort(answer)
 
     def ask(self, question: Question[A], future: Future[A]) -> None:
-        """Asks the engine something.
+        """Sends a question to the engine.
 
         Args:
-            question: one that costs no forward pass, or an `Embed`; its `question_id` is given here.
-            future: for the answer. Cancelling it takes the request back, at whatever moment.
+            question: a question that needs no forward pass, or an `Embed`; its `question_id` is set here.
+            future: receives the answer. Canceling it withdraws the question, even before it was submitted.
 
         Raises:
-            StokerError: it was refused, and the future is cancelled.
+            StokerError: the question was refused; the future is canceled.
         """
         self._check_process()
         question_id = uuid.uuid4().hex
@@ -292,11 +296,11 @@ class Session:
                 else:
                     self._worker.ask(cast("QuickQuestion", asked))
         finally:
-            # A cancellation in the meantime came before the engine knew the request.
+            # If the future was canceled during the submission, the engine did not know the question yet.
             self._forget(question_id, future)
 
     def metrics(self) -> Future[EngineStats]:
-        """The numbers of the engine, after the present step.
+        """The statistics of the engine, taken after the current step.
 
         Raises:
             ModelNotLoaded: the model was closed, or its engine has failed.
@@ -305,7 +309,7 @@ class Session:
         return self._worker.stats()
 
     def health(self) -> Health:
-        """Whether requests are taken."""
+        """Whether the engine accepts requests: `ready`, `closed` or `failed`, with the error that stopped it."""
         if self._is_closed:
             return Health(is_ready=False, state="closed")
         if (death := self._worker.death) is not None:
@@ -313,23 +317,26 @@ class Session:
         return Health(is_ready=True, state="ready")
 
     def check_alive(self) -> None:
-        """Raises what killed the engine, if something did: then no answer would ever end."""
+        """Raises the error that stopped the engine, if it has failed: no answer would ever end after that."""
         self._check_process()
         if self._worker.death is not None:
             raise self._worker.death
 
     def end_forsaken(self) -> None:
-        """Ends what nothing refers to any more; while all streams are paused, no step does that."""
+        """Aborts requests whose streams were garbage-collected.
+
+        Every engine step does this, too; but while all streams are paused, there are no steps.
+        """
         while self._forsaken:
             self.abort(self._forsaken.popleft())
 
     def free_places(self) -> None:
-        """A request has waited for a place in vain: if all that have one are paused, they go on to their ends.
+        """Prevents a deadlock while a request waits for a place: if all running requests are paused, resumes them.
 
-        Their reader may be the very thread that waits.
+        The thread that waits may be the one that should read the paused streams. They are not paused again.
 
         Raises:
-            StokerError: the engine has died.
+            StokerError: the engine has failed.
         """
         self.check_alive()
         self.end_forsaken()
@@ -340,14 +347,14 @@ class Session:
                 answer.let_go()
 
     def abort(self, answer: Answer) -> None:
-        """Ends a request wherever it is; nothing happens if it has ended."""
+        """Ends a request in any state: waiting, running or not yet submitted. A request that has ended is unchanged."""
         if self._is_at_home:
             self._worker.abort(answer.request_id)
-            answer.end()  # before it is looked for: who submits it at this moment sees the one or the other
+            answer.end()  # before `_end`: a concurrent `submit` sees that it has ended, or that it was removed
             self._end(answer.request_id)
 
     def forsake(self, answer: Answer) -> None:
-        """As `abort`, but within a step and without a lock: a garbage collector may call this from anywhere."""
+        """Aborts the request in the next engine step. Takes no lock, so the garbage collector may run it anywhere."""
         self._forsaken.append(answer)
 
     def close(self) -> None:
@@ -364,7 +371,7 @@ class Session:
 
     @property
     def _is_at_home(self) -> bool:
-        """False after a fork: no thread came along, and its locks are as it happened to hold them."""
+        """False in a forked child process: it has no engine thread, and its copies of locks may be held forever."""
         return os.getpid() == self._process_id
 
     def _check_process(self) -> None:

@@ -74,10 +74,10 @@ class TextStream(Iterator[str]):
         session, places = llm._session, llm._places
         self._session = session
         self._changed = threading.Event()
-        # The callback must not hold this object, or only the garbage collector could ever end it.
+        # The callback must not refer to this object, since only the garbage collector could end the reference cycle.
         answer = Answer(partial(_wake_reader, self._changed, places), is_streamed=True)
         take_place(session, places)
-        self._answer = answer  # not before: whatever ends it gives the place back
+        self._answer = answer  # only after `take_place`: the end of the answer gives the place back
         session.submit(answer, ask)
 
     def __next__(self) -> str:
@@ -96,7 +96,7 @@ class TextStream(Iterator[str]):
             yield from parts
 
     def _next_parts(self) -> Sequence[Part] | None:
-        """What has come since the last call, at least one part; None = the answer has ended."""
+        """Waits for the parts since the last call, at least one; None = the answer has ended."""
         while True:
             self._changed.clear()
             parts = self._answer.take()
@@ -157,7 +157,7 @@ class LLM:
     def _open(self) -> None:
         self._session = Session(self._config, self._progress)
         self._places = threading.BoundedSemaphore(self._session.max_outstanding)
-        # Runs at the interpreter's exit too: a forgotten `close` must not keep it alive.
+        # This also runs at the interpreter's exit, so that a forgotten `close` does not keep the process alive.
         self._close = weakref.finalize(self, self._session.close)
 
     @property

@@ -145,7 +145,7 @@ class Transcriber:
                 work.close()
                 raise ModelNotLoaded("the transcriber was closed")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result()  # each of its waits has a bound
+        return future.result()  # bounded: every wait of the transcriber has a timeout
 
     def _run(self) -> None:
         self._loop.run_forever()

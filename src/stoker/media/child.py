@@ -1,4 +1,4 @@
-"""A process that answers orders on pipes, seen from its parent: it is started when needed, and its end is noticed."""
+"""Runs a child process that answers orders on pipes. It is started on demand, and a crash is reported to callers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ReplyT = TypeVar("ReplyT")
 
 
 class ChildDied(Exception):
-    """The process ended before it had replied.
+    """The child process ended before it replied to an order.
 
     Args:
-        is_crash: it ended by itself; otherwise its parent ended it, because of another order.
+        is_crash: the process ended by itself; False = its parent ended it, because of another order.
     """
 
     def __init__(self, *, is_crash: bool) -> None:
@@ -33,14 +33,16 @@ class ChildDied(Exception):
 
 
 class Child(Generic[ReplyT]):
-    """Belongs to one event loop.
+    """A child process that loads one model and answers numbered orders, restarted after a crash.
+
+    Not thread-safe: all calls come from one event loop. The owner calls `close`.
 
     Args:
         command: the program with its arguments.
-        what: the model that the program loads, for errors.
-        replies: reads what the program replies.
-        environment: variables that the program is given besides those of this process.
-        reply_s: time for an order.
+        what: name of the model that the program loads, for errors.
+        replies: decodes the program's replies.
+        environment: environment variables in addition to those of this process.
+        reply_s: timeout for the reply to an order, in seconds.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Child(Generic[ReplyT]):
 
     @property
     def pid(self) -> int | None:
-        """None: no process runs."""
+        """Id of the process; None = no process is running."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -75,7 +77,7 @@ class Child(Generic[ReplyT]):
         return max(0, self.num_starts - 1)
 
     async def start(self) -> ReplyT:
-        """The description of the model. The process is started if none runs, and has loaded the model then.
+        """Starts the process if none is running, and returns the description of the model after it is loaded.
 
         Raises:
             ModelUnsupported: the model cannot be used.
@@ -87,27 +89,27 @@ class Child(Generic[ReplyT]):
             return self._described
 
     async def ask(self, order: msgspec.Struct) -> ReplyT:
-        """The reply to an order, of a process that is started if none runs.
+        """The reply to an order. The process is started if none is running.
 
         Raises:
-            ChildDied: the process ended meanwhile.
-            Timeout: the process took too long, and was ended.
+            ChildDied: the process ended before the reply.
+            Timeout: the process took too long, and was killed.
             ModelUnsupported, BackendError: see `start`.
         """
         await self.start()
         return await self.send(order)
 
     async def send(self, order: msgspec.Struct) -> ReplyT:
-        """The reply of the process that runs. For errors see `ask`; without a process it is as if that had ended."""
+        """The reply to an order. Raises `ChildDied` if no process is running. For other errors see `ask`."""
         return await self._send(order, self._reply_s)
 
     def tell(self, order: msgspec.Struct) -> None:
-        """Sends a short order without waiting for its reply. Without a process, nothing happens."""
+        """Sends a short order without waiting for its reply. Does nothing if no process is running."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(framed(next(self._numbers), order))
 
     async def close(self) -> None:
-        """Ends the process. Calling it twice is allowed."""
+        """Kills the process; pending orders fail with `ChildDied`. Calling it twice is allowed."""
         await self._close(is_crash=False)
 
     async def _start(self) -> ReplyT:
@@ -183,7 +185,7 @@ class Child(Generic[ReplyT]):
             await asyncio.wait([reading])
 
     def _end(self, *, is_crash: bool) -> None:
-        """Fails every order that waits for a reply of the process that ended."""
+        """Marks the process as ended, and fails every order that waits for its reply."""
         self._process = self._reading = None
         for future in self._pending.values():
             if not future.done():

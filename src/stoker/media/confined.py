@@ -1,4 +1,4 @@
-"""Takes from a process what decoding a file does not need: more files, sockets, processes, memory and time."""
+"""Confines a process that decodes an untrusted file: no new files, sockets or processes; limited memory and time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _STANDARD_FILES = 3
 
 
 class FileRefused(Exception):
-    """A file cannot be used; the text says why."""
+    """A file cannot be used. The message is a predicate without a subject, such as `is encrypted`."""
 
 
 def confine(*, memory_bytes: int = MEMORY_BYTES, cpu_s: int = CPU_S) -> bool:
-    """Lowers the limits of this process for good. What it will import must be imported before.
+    """Irrevocably lowers the resource limits of this process. No module can be imported afterwards.
 
     Args:
-        memory_bytes: of addresses.
-        cpu_s: after which the kernel ends the process, by SIGXCPU.
+        memory_bytes: limit of the address space (RLIMIT_AS).
+        cpu_s: CPU time in seconds, after which the kernel ends the process by SIGXCPU.
 
     Returns:
-        Whether system calls are refused, too; if not, this system has only the limits.
+        Whether system calls are filtered, too (seccomp). False = this system supports only the resource limits.
     """
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)

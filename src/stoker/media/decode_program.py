@@ -1,6 +1,7 @@
-"""The program that decodes one file: the file on standard input, a letter and an answer on standard output.
+"""The program that decodes one untrusted file: reads it from standard input, writes a status byte and the result.
 
-`python -m stoker.media.decode_program FORM SIZE`; see `decoder` and `documents` for forms and sizes.
+Usage: `python -m stoker.media.decode_program FORM SIZE`; see `decoder` and `documents` for forms and sizes, and
+`verdicts` for the status byte.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from stoker.media.verdicts import DONE, ONLY_LIMITED, REFUSED
 
 
 def main() -> None:
-    """Decodes what is on standard input, with little of the machine and none of its files."""
+    """Decodes the file on standard input in a confined process (see `confine`), and writes the result."""
     form, size = sys.argv[1], int(sys.argv[2])
     convert = _converter(form, size)
     data = sys.stdin.buffer.read()
@@ -27,7 +28,7 @@ def main() -> None:
 
 
 def _converter(form: str, size: int) -> Callable[[bytes], bytes]:
-    """What decodes a file, with all imported that it will need."""
+    """The function that decodes a file, with all modules that it needs imported: `confine` forbids later imports."""
     if form == "samples":
         from stoker.media import sounds
 

@@ -1,6 +1,6 @@
-"""Decodes untrusted images and recordings, each in a separate process, and keeps the results for the next turn.
+"""Decodes untrusted images and recordings, each in a separate process, and caches the results for later requests.
 
-A file that crashes its decoder costs only the request that brought it, and is refused at once when it comes again.
+A file that crashes its decoder fails only its own request, and is refused immediately when it is sent again.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Picture:
 
 
 class _FileDecoder:
-    """Belongs to one event loop.
+    """Decodes files of one kind, at most two at a time. Not thread-safe: belongs to one event loop.
 
     Args:
         program: the command that decodes one file.
-        what: a file, for errors.
-        max_kept_bytes: of results that are kept, least recently used first to go.
-        wait_s: for one file.
+        what: noun for a file of this kind, for errors.
+        max_kept_bytes: maximum size of cached results; the least recently used ones are evicted first.
+        wait_s: timeout for one file, in seconds.
     """
 
     def __init__(self, program: tuple[str, ...], what: str, max_kept_bytes: int, wait_s: float) -> None:
@@ -58,7 +58,7 @@ class _FileDecoder:
         self._what = what
         self._wait_s = wait_s
         self._verdicts = Verdicts[tuple[str, str, int]](max_kept_bytes)
-        """By marker, form and size."""
+        """Results and refusals by the file's marker, form and size."""
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
     @property
@@ -76,7 +76,7 @@ class _FileDecoder:
                 raise InvalidInput(f"{self._what} {error}", parameter="messages") from error
 
     async def _run(self, data: bytes, form: str, size: int, max_bytes: int) -> tuple[bytes, int]:
-        """The output of the process, of which more than `max_bytes` are not read, and its exit code."""
+        """The output of the process and its exit code. A process that writes more than `max_bytes` is ended."""
         command = (*self._program, form, str(size))
         pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
@@ -99,7 +99,7 @@ class _FileDecoder:
 
 
 async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes:
-    """Up to a bound; a process that writes more has been taken over by its file, and is ended."""
+    """Reads the output up to `max_bytes`. A process that writes more was taken over by its file, and is ended."""
     assert process.stdout is not None
     found = bytearray()
     while piece := await process.stdout.read(_PIECE_BYTES):
@@ -112,18 +112,18 @@ async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes:
 
 async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it has ended, and its exit code tells why
+    with contextlib.suppress(ConnectionError):  # the process has ended, and its exit code tells why
         process.stdin.write(data)
         await process.stdin.drain()
         process.stdin.close()
 
 
 class ImageDecoder(_FileDecoder):
-    """Belongs to one event loop.
+    """Decodes untrusted images to pixels or PNG. Not thread-safe: belongs to one event loop.
 
     Args:
         program: the command that decodes one image.
-        max_kept_bytes: of results that are kept, least recently used first to go.
+        max_kept_bytes: maximum size of cached results; the least recently used ones are evicted first.
     """
 
     def __init__(self, program: tuple[str, ...] = _PROGRAM, *, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
@@ -147,18 +147,18 @@ class ImageDecoder(_FileDecoder):
 
 
 class SoundDecoder(_FileDecoder):
-    """Belongs to one event loop.
+    """Decodes untrusted recordings to samples. Not thread-safe: belongs to one event loop.
 
     Args:
         program: the command that decodes one recording.
-        max_kept_bytes: of results that are kept, least recently used first to go.
+        max_kept_bytes: maximum size of cached results; the least recently used ones are evicted first.
     """
 
     def __init__(self, program: tuple[str, ...] = _PROGRAM, *, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
         super().__init__(program, "a recording", max_kept_bytes, _SOUND_WAIT_S)
 
     async def samples(self, recording: Media, rate: int) -> bytes:
-        """The recording as one channel: floats of 4 bytes between -1 and 1.
+        """The samples of the recording, mixed to one channel: 4-byte floats between -1 and 1.
 
         Args:
             recording: the file.

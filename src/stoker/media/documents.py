@@ -1,4 +1,4 @@
-"""Reads untrusted PDF files, each in a separate process, and keeps the pages for the next turn."""
+"""Reads untrusted PDF files, each in a separate process, and caches the pages for later requests."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _LIBRARIES = ("pypdf", "pypdfium2", "PIL")
 
 
 class DocumentReader:
-    """Safe to use from several threads; each call waits for at most about a minute, in the end.
+    """Reads PDF files, at most two at a time; reading one takes at most about a minute. Safe to use from any thread.
 
     Args:
         program: the command that reads one file.
-        max_kept_bytes: of pages that are kept, least recently used first to go.
+        max_kept_bytes: maximum size of cached pages; the least recently used ones are evicted first.
     """
 
     def __init__(self, program: tuple[str, ...] = _PROGRAM, *, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
         self._program = program
         self._verdicts = Verdicts[tuple[bytes, int]](max_kept_bytes)
-        """By the digest of a file, and the size of the images of its pages."""
+        """Pages and refusals by the digest of a file, and the size of the images of its pages."""
         self._turns = threading.BoundedSemaphore(_AT_A_TIME)
 
     @property
@@ -50,10 +50,10 @@ class DocumentReader:
             where: the file's path in the request, for the error.
 
         Raises:
-            InvalidInput: it is encrypted, damaged, too large, or ended the process that read it.
-            UnsupportedParameter: the libraries that read it are not installed.
-            BackendError: the process cannot be started, or was ended from outside.
-            Timeout: the machine is too busy.
+            InvalidInput: the file is encrypted, damaged, too large, or crashed the process that read it.
+            UnsupportedParameter: the libraries that read PDF files are not installed.
+            BackendError: the process cannot be started, or was killed from outside.
+            Timeout: the file was not read within 60 s.
         """
         if any(find_spec(library) is None for library in _LIBRARIES):
             message = f"`{where}`: PDF files cannot be read here; they need pip install 'stoker[documents]'"
@@ -69,7 +69,7 @@ class DocumentReader:
         return pages_decoder.decode(answer)
 
     def _run(self, data: bytes, side: int) -> tuple[bytes, int]:
-        """The output of the process, and its exit code."""
+        """Runs the process that reads one file; returns its output and its exit code."""
         command = (*self._program, "pages", str(side))
         try:
             with tempfile.TemporaryFile() as given:

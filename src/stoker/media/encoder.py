@@ -1,11 +1,11 @@
-"""Images and recordings to rows: decodes files, lays them out, encodes part by part, and keeps the rows by content.
+"""Computes embeddings ("rows") of images and recordings: decodes files, lays them out, encodes and caches their parts.
 
 ```
 file --> [decoder process] --> pixels --> [encoder process] --> layout: tokens and spans
                                                           --> rows of each span, when an engine asks for them
 ```
 
-A file that ends the encoder's process is tried once more, alone, and then refused; all other files wait for the next
+A file that crashes the encoder's process is retried once, alone, and then refused. Other files wait for the next
 process.
 """
 
@@ -48,16 +48,16 @@ class _Decoded:
 
     kind: MediaKind
     width: int
-    """In pixels, or in samples."""
+    """Width of an image in pixels, or length of a recording in samples."""
     height: int
-    """In pixels; of a recording 1."""
+    """Height of an image in pixels; 1 for a recording."""
     data: bytes
-    """RGB, row after row; or samples as floats of 4 bytes."""
+    """RGB pixels, row after row; or samples as 4-byte floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """A file that was laid out."""
+    """A file whose layout in a prompt is known."""
 
     kind: MediaKind
     width: int
@@ -68,18 +68,20 @@ class _Laid:
     layout: Layout
 
     def part_of(self, key: bytes) -> int:
-        """The number of the part with this key, among the parts that are rows."""
+        """The index of the part with this key, among the parts of the layout that are rows."""
         spans = [part for part in self.layout if isinstance(part, Span)]
         return next(index for index, span in enumerate(spans) if span.key == key)
 
 
 class MediaEncoder:
-    """Serves all replicas of a model. Belongs to one event loop.
+    """Encodes images and recordings for all replicas of a model, with one child process that loads the projector.
+
+    Not thread-safe: belongs to one event loop. The process ends when the last user calls `close`.
 
     Args:
         command: starts the program that encodes.
-        identify: names the projector and whatever else the rows depend on; it may read files.
-        max_kept_bytes: of rows that are kept, least recently used first to go.
+        identify: returns a digest of the projector and of everything else that rows depend on; it may read files.
+        max_kept_bytes: maximum size of cached rows; the least recently used ones are evicted first.
     """
 
     def __init__(
@@ -88,26 +90,26 @@ class MediaEncoder:
         self._child = Child[Reply](command, "the projector", reply_decoder, _QUIET)
         self._identify = identify
         self._identity = b""
-        """The projector's name; empty until it was first needed."""
+        """Result of `identify`; empty until it is first needed."""
         self._images, self._sounds = ImageDecoder(), SoundDecoder()
         self._laid: OrderedDict[str, _Laid] = OrderedDict()
-        """Layouts by the markers of files."""
+        """Layouts by the files' markers, least recently used first."""
         self._kept = Kept[bytes](max_kept_bytes)
-        """Rows by key."""
+        """Cached rows by the key of their span."""
         self._coming: dict[bytes, asyncio.Task[bytes]] = {}
-        """Tasks that make rows, or wait for their turn."""
+        """Tasks that compute rows, or wait for their turn, by the key of the span."""
         self._turn = asyncio.Lock()
         self._crashes: dict[bytes, int] = {}
-        """By the digest of a file, how often the process ended while it was encoded."""
+        """How often the process crashed while it encoded a file, by the file's digest."""
         self._last_digest = b""
         self._num_users = 0
         self.num_encoded = 0
-        """Parts of files, since the start."""
+        """Number of file parts that were encoded since the start."""
         self._encode_s, self._num_hits, self._num_crashes = 0.0, 0, 0
 
     @property
     def pid(self) -> int | None:
-        """Id of the process that encodes; None = no process runs."""
+        """Id of the process that encodes; None = no process is running."""
         return self._child.pid
 
     @property
@@ -115,7 +117,7 @@ class MediaEncoder:
         return self._child.num_restarts
 
     def load(self) -> EncoderLoad:
-        """What the encoder does now, and has done."""
+        """Current load and totals of the encoder, for metrics."""
         return EncoderLoad(
             num_queued=len(self._coming),
             kept_bytes=self._kept.num_bytes,
@@ -138,11 +140,11 @@ class MediaEncoder:
             await self._child.close()
 
     async def start(self) -> Described:
-        """The facts about the projector, which is loaded first if necessary.
+        """The properties of the projector. It is loaded first if necessary.
 
         Raises:
-            ModelUnsupported: it cannot be used.
-            BackendError: its process cannot be started.
+            ModelUnsupported: the projector cannot be used.
+            BackendError: the process cannot be started.
         """
         if not self._identity:
             try:
@@ -157,8 +159,8 @@ class MediaEncoder:
         """Loads the projector, if it is not loaded, and checks the width of its rows.
 
         Raises:
-            ModelUnsupported: its rows have another width, or it cannot be used.
-            BackendError: its process cannot be started.
+            ModelUnsupported: the projector's rows have another width, or it cannot be used.
+            BackendError: the process cannot be started.
         """
         found = (await self.start()).width
         if found != width:
@@ -188,13 +190,13 @@ class MediaEncoder:
         return layout
 
     async def rows(self, media: Media, key: bytes) -> bytes:
-        """The rows of a span of this file's layout: numbers of 4 bytes, row after row.
+        """The embeddings of one span of the file's layout: 4-byte floats, row after row. Cached by the file's content.
 
         Raises:
             InvalidInput: the file cannot be decoded.
-            MediaCrashed: it ended the process twice.
-            BackendError: it cannot be encoded.
-            Timeout: it takes too long.
+            MediaCrashed: the file crashed the process twice.
+            BackendError: the file cannot be encoded.
+            Timeout: decoding or encoding takes too long.
         """
         if (kept := self._kept.get(key)) is not None:
             self._num_hits += 1
@@ -228,7 +230,7 @@ class MediaEncoder:
         return values
 
     async def _encode(self, media: Media, laid: _Laid, part: int) -> bytes:
-        """With the pixels, unless the process has them from the last part."""
+        """Encodes one part. The pixels are sent only if the process does not have them from the previous part."""
         order = Encode(laid.kind, laid.width, laid.height, part, laid.digest, b"")
         if self._last_digest == laid.digest:
             reply = await self._child.ask(order)
@@ -247,7 +249,7 @@ class MediaEncoder:
         return _Decoded("image", picture.width, picture.height, picture.pixels)
 
     async def _retried(self, digest: bytes, order: Lay) -> Laid:
-        """The process may have ended because of the file that was being encoded: then it is tried while none is."""
+        """Retries an order after a crash while nothing is encoded: the crash may be due to a file being encoded."""
         with contextlib.suppress(ChildDied):
             return _checked(await self._child.ask(order), Laid)
         async with self._turn:
@@ -267,7 +269,7 @@ class MediaEncoder:
 
 
 def _checked(reply: Reply, kind: type[ReplyT]) -> ReplyT:
-    """The reply, which has this kind unless the order is refused."""
+    """The reply, checked to be of this kind. Raises `InvalidInput` if the process refused the order."""
     if isinstance(reply, Refused):
         raise InvalidInput(f"a file is refused: {reply.message}", parameter="messages")
     assert isinstance(reply, kind), "every order has one kind of reply"
@@ -292,6 +294,6 @@ def _crashed(kind: MediaKind) -> MediaCrashed:
 
 
 def _note_failure(task: asyncio.Task[bytes]) -> None:
-    """Marks the task's error as read: waiters get it from the task, and without waiters it needs no report."""
+    """Marks the task's error as retrieved: waiters get it from the task, and without waiters no log is needed."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The messages between a server and the process that makes rows of images. Each is one frame on a pipe."""
+"""The messages between a server and the process that encodes images and recordings. Each is one frame on a pipe."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from stoker.media.frames import Describe, Refused
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
+    """Reply to `Describe`: the properties of the projector."""
+
     width: int
     """Number of values in a row."""
     kinds: list[MediaKind]
@@ -27,7 +29,7 @@ class Lay(msgspec.Struct, frozen=True, tag=True):
 
 
 class RowsPart(msgspec.Struct, frozen=True, tag=True):
-    """Rows of a layout."""
+    """A part of a layout that is `length` rows (embeddings); the other fields are those of `Span`."""
 
     length: int
     grid: tuple[int, int] | None = None
@@ -40,22 +42,22 @@ class Laid(msgspec.Struct, frozen=True, tag=True):
 
 
 class Encode(msgspec.Struct, frozen=True, tag=True):
-    """The rows of one part of a file."""
+    """Asks for the rows of one part of a file."""
 
     kind: MediaKind
     width: int
     height: int
     part: int
-    """Number of the part, among the parts that are rows."""
+    """Index of the part, among the parts of the layout that are rows."""
     key: bytes
-    """Name of the file: what was prepared for one of its parts serves its other parts."""
+    """Digest of the file. Preprocessing is shared by consecutive parts with the same key."""
     pixels: bytes
-    """RGB, row after row; or samples as floats of 4 bytes. Empty = those of the last call, which had the same key."""
+    """RGB pixels, row after row, or samples as 4-byte floats. Empty = those of the last order, which had this key."""
 
 
 class Encoded(msgspec.Struct, frozen=True, tag=True):
     values: bytes
-    """Values of 4 bytes, little-endian, row after row."""
+    """4-byte floats, little-endian, row after row."""
 
 
 Order: TypeAlias = Describe | Lay | Encode

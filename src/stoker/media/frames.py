@@ -1,4 +1,4 @@
-"""Numbered messages on the pipes between a server and its programs, and what a program does that answers them."""
+"""Framing of numbered messages on the pipes between a server and its child programs; setup of such a program."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import msgspec
 HEADER = struct.Struct("<II")
 """Header of a frame: its length in bytes, and the number of the order, which the reply repeats."""
 _NICE = 5
-"""Streams come first."""
+"""Niceness of child programs: generating text has priority over encoding files."""
 
 OrderT = TypeVar("OrderT")
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Asks for facts about the model. This first order loads it."""
+    """Asks for the properties of the model. This is the first order, and loads the model."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The model, a file or an order cannot be used."""
+    """Reply: the model, the file or the order cannot be used."""
 
     message: str
     needs_pixels: bool = False
-    """Pixels were left out that are not there any more."""
+    """The order omitted pixels that the program no longer has; it must be sent again with them."""
 
 
 def framed(number: int, message: msgspec.Struct) -> bytes:
-    """A message as it stands on a pipe."""
+    """The bytes of a message on a pipe: header and MessagePack."""
     data = msgspec.msgpack.encode(message)
     return HEADER.pack(len(data), number) + data
 
@@ -41,11 +41,11 @@ def framed(number: int, message: msgspec.Struct) -> bytes:
 def read_orders(
     decoder: msgspec.msgpack.Decoder[OrderT], read: Callable[[int], bytes] = sys.stdin.buffer.read
 ) -> Iterator[tuple[int, OrderT]]:
-    """The numbers of orders and the orders, until there will be no more.
+    """Yields each order with its number, until the pipe is closed.
 
     Args:
-        decoder: of orders.
-        read: gives the requested number of bytes, or fewer at the end.
+        decoder: decodes orders.
+        read: returns the requested number of bytes, or fewer at the end of the pipe.
     """
     while len(header := read(HEADER.size)) == HEADER.size:
         size, number = HEADER.unpack(header)
@@ -53,8 +53,8 @@ def read_orders(
 
 
 def begin_program() -> BinaryIO:
-    """Makes this process one of low priority, and returns where its replies go: what libraries print goes elsewhere."""
-    _go_behind()  # before there are other threads, which inherit it
+    """Lowers the priority of this process, and returns the stream for replies. Prints of libraries go to stderr."""
+    _go_behind()  # before other threads start, since they inherit the priority
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -62,13 +62,13 @@ def begin_program() -> BinaryIO:
 
 
 def _go_behind() -> None:
-    """Lets the engines go first where cores are short.
+    """Gives engines priority over this process when CPU cores are scarce.
 
-    Linux shares cores out among sessions before it looks at the niceness of their processes, and each engine has a
-    session of its own (`man 7 sched`, "The autogroup feature"). So this process gets one too, whose niceness counts.
+    Linux divides CPU time among sessions before it considers the niceness of processes, and each engine has its own
+    session (`man 7 sched`, "The autogroup feature"). So this process gets its own session with a niceness, too.
     """
     os.nice(_NICE)
-    with suppress(OSError):  # it leads a session already
+    with suppress(OSError):  # the process leads a session already
         os.setsid()
-    with suppress(OSError), open("/proc/self/autogroup", "w") as autogroup:  # other kernels have none
+    with suppress(OSError), open("/proc/self/autogroup", "w") as autogroup:  # the kernel may not have this file
         autogroup.write(str(_NICE))

@@ -17,12 +17,12 @@ MAX_SIDE = 16_384
 _LATE_MODULES = ("copy", "mmap", "tempfile", "PIL.ImageColor", "PIL.ImageFilter", "PIL.ImagePalette", "PIL.ImageCms")
 _NUM_GRAYS = 1 << 16
 _PNG_LEVEL = 1
-Image.MAX_IMAGE_PIXELS = None  # `_check_size` says how many are allowed
-"""The file goes to a neighbor process only, so speed counts more than size."""
+"""Lowest compression: the PNG goes only to another process on this machine, so speed counts more than size."""
+Image.MAX_IMAGE_PIXELS = None  # `_check_size` enforces the limit instead
 
 
 def import_formats() -> None:
-    """Imports what Pillow imports when it first needs it: later no module can be read from disk."""
+    """Imports the modules that Pillow imports lazily: the confined process cannot read modules from disk later."""
     Image.init()
     for module in _LATE_MODULES:
         import_module(module)
@@ -33,18 +33,18 @@ def as_png(data: bytes, *, longest: int = 0, max_pixels: int = MAX_PIXELS, max_s
 
     Args:
         data: the file, in one of `FORMATS`.
-        longest: its longer side is reduced to this number of pixels; 0 = it stays as it is.
-        max_pixels: more are refused before anything is decoded.
-        max_side: in pixels, likewise.
+        longest: maximum length of the longer side in pixels, to which the image is reduced; 0 = not reduced.
+        max_pixels: maximum number of pixels; a larger image is refused before it is decoded.
+        max_side: maximum length of a side in pixels; a larger image is refused before it is decoded.
 
     Raises:
-        FileRefused: it is too large, damaged, cut off, or in another format.
+        FileRefused: the file is too large, damaged, cut off, or in another format.
     """
     return _converted(data, _png, longest, max_pixels, max_side)
 
 
 def as_pixels(data: bytes, *, longest: int = 0, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
-    """The same picture as `SIZES` and its pixels: RGB, row after row. For arguments and errors see `as_png`."""
+    """The image as `SIZES` (width and height) and RGB pixels, row after row. For arguments and errors see `as_png`."""
     return _converted(data, _pixels, longest, max_pixels, max_side)
 
 
@@ -104,7 +104,7 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _of_8_bits(image: Image.Image) -> Image.Image:
-    """A gray image of 16 bits with the upper 8 of them; Pillow would make all but the darkest values white."""
+    """A 16-bit gray image reduced to its upper 8 bits. Pillow's conversion would clip all but the darkest to white."""
     values = image.convert("I")
     gray = values.point([value >> 8 for value in range(_NUM_GRAYS)], "L")
     transparent = image.info.get("transparency")

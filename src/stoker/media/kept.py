@@ -1,4 +1,4 @@
-"""Bytes that are kept by key within a bound, least recently used first to go."""
+"""A least-recently-used cache of bytes with a maximum total size."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ KeyT = TypeVar("KeyT")
 
 
 class Kept(Generic[KeyT]):
-    """Belongs to one thread, or is guarded by a lock.
+    """An LRU cache of bytes by key. Not thread-safe: it belongs to one thread, or its owner guards it with a lock.
 
     Args:
-        max_bytes: of all values. A larger value is not kept.
+        max_bytes: maximum total size of all values. A larger value is not kept.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -21,13 +21,13 @@ class Kept(Generic[KeyT]):
         self.num_bytes = 0
 
     def get(self, key: KeyT) -> bytes | None:
-        """The value, which is the most recently used one from now on; None = there is none."""
+        """The value, which becomes the most recently used one; None = the cache has no value for this key."""
         if key in self._values:
             self._values.move_to_end(key)
         return self._values.get(key)
 
     def put(self, key: KeyT, value: bytes) -> None:
-        """Keeps a value, and drops as many others as it takes."""
+        """Stores a value, and evicts others until the total size is within the limit."""
         self.num_bytes += len(value) - len(self._values.pop(key, b""))
         self._values[key] = value
         while self.num_bytes > self._max_bytes:

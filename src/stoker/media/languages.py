@@ -1,4 +1,4 @@
-"""Names of the languages that Whisper models know, by their codes."""
+"""Names of the languages that Whisper models support, by language code."""
 
 from __future__ import annotations
 

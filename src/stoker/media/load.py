@@ -1,4 +1,4 @@
-"""What the processes for images and recordings do and have done, for metrics."""
+"""Current load and totals of the processes that encode and transcribe media, for metrics."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderLoad:
-    """Counts since the start of the server, but for the first two."""
+    """Load of a `MediaEncoder`. The first two fields are current values, the others totals since the server's start."""
 
     num_queued: int
-    """Parts of files that are being encoded, or wait for that."""
+    """File parts that are being encoded, or wait for encoding."""
     kept_bytes: int
-    """Size of the rows that are kept for later requests."""
+    """Size of the cached embeddings (rows)."""
     num_encoded: int
-    """Parts of files that were encoded."""
+    """File parts that were encoded."""
     encode_s: float
-    """Time that encoding took, in seconds."""
+    """Total duration of encoding, in seconds."""
     num_hits: int
-    """Parts of files whose rows were kept, or being encoded, when an engine asked for them."""
+    """Cache hits: file parts whose rows were cached, or already being encoded, when an engine requested them."""
     num_crashes: int
-    """How often the process ended while it encoded a file."""
+    """How often the process crashed while it encoded a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriberLoad:
-    """Counts since the start of the server, but for the first one."""
+    """Load of a `Transcriber`. The first field is a current value, the others are totals since the server's start."""
 
     num_open: int
-    """Recordings that are being transcribed, or wait for that."""
+    """Recordings that are being transcribed, or wait for transcription."""
     num_segments: int
-    """Segments that were found."""
+    """Segments that were transcribed."""
     heard_s: float
-    """Length of the recordings up to the ends of these segments, in seconds."""
+    """Length of audio that was transcribed, up to the end of the last segment of each recording, in seconds."""
     compute_s: float
-    """Time that the process has worked, in seconds."""
+    """Time that the process has worked on orders, in seconds."""
     num_crashes: int
-    """How often the process ended while it worked on a recording."""
+    """How often the process crashed while it worked on a recording."""

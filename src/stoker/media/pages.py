@@ -1,4 +1,4 @@
-"""The pages of a document, as the process that reads it writes them on a pipe."""
+"""The pages of a document, in the form that the process that reads it writes to a pipe, and their limits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import msgspec
 MAX_PAGES = 1000
 """Maximum number of pages whose text is read."""
 MAX_PICTURES = 64
-"""Maximum number of pages that become images: as many as a request may have."""
+"""Maximum number of pages that become images: the maximum number of files of a request."""
 MAX_TEXT = 4 << 20
 """Maximum number of characters on all pages."""
 MAX_PICTURE_BYTES = 64 << 20
 """Maximum size of the images of all pages."""
 PAGE_SIDE, SMALL_PAGE_SIDE = 1568, 512
-"""Longer side of a page's image, in pixels; the second one where little detail is asked for."""
+"""Longer side of a page's image in pixels, normally and for requests with `detail: low`."""
 
 
 class Page(msgspec.Struct, frozen=True):

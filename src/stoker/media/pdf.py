@@ -26,23 +26,23 @@ _ENCRYPTED = "is encrypted: send it without a password"
 _TOO_LARGE_INSIDE = "unpacks to more than may be read"
 _PNG_LEVEL = 1
 _OPTIONAL = ("json", "datetime", "brotli", "fontTools.cffLib", "fontTools.ttLib", "arabic_reshaper", "bidi.algorithm")
-"""What pypdf uses if it is there."""
+"""Modules that pypdf imports lazily, if they are installed."""
 
 
 def import_formats() -> None:
-    """Imports what is otherwise imported when it is first needed: by then no file can be opened."""
+    """Imports all modules that are otherwise imported lazily: the confined process cannot open files later."""
     images.import_formats()
     for name in _OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for package in (encodings, pypdf):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            with contextlib.suppress(ImportError):  # of another system, or of a library that is not installed
+            with contextlib.suppress(ImportError):  # for another operating system, or needs a missing library
                 importlib.import_module(module.name)
 
 
 def as_pages(data: bytes, *, side: int) -> bytes:
-    """The pages of a document as `pages_decoder` reads them; for arguments and errors see `read_pdf`."""
+    """The pages of a document as MessagePack for `pages_decoder`; for arguments and errors see `read_pdf`."""
     return msgspec.msgpack.encode(read_pdf(data, side))
 
 
@@ -54,7 +54,7 @@ def read_pdf(data: bytes, side: int) -> list[Page]:
         side: longer side of the images of its pages, in pixels; 0 = only the text is wanted.
 
     Raises:
-        FileRefused: it is encrypted, damaged, or too large.
+        FileRefused: the file is encrypted, damaged, or too large.
     """
     try:
         texts = list(_texts(data, MAX_PICTURES if side else MAX_PAGES))
@@ -65,7 +65,7 @@ def read_pdf(data: bytes, side: int) -> list[Page]:
         raise FileRefused(_TOO_LARGE_INSIDE) from error
     except (PyPdfError, pypdfium2.PdfiumError, RecursionError, ArithmeticError, LookupError, ValueError) as error:
         raise FileRefused(f"is damaged: {str(error)[:200] or type(error).__name__}") from error
-    except (AttributeError, TypeError, AssertionError) as error:  # pypdf, of objects of unexpected kinds
+    except (AttributeError, TypeError, AssertionError) as error:  # pypdf meets objects of unexpected types
         raise FileRefused("is damaged: an object in it is of the wrong kind") from error
     except MemoryError as error:
         raise FileRefused("takes too much memory to read") from error
@@ -95,7 +95,7 @@ def _why(max_pages: int) -> str:
 
 
 def _decrypt(reader: pypdf.PdfReader) -> None:
-    """A file that only restricts what its readers may do has an empty password."""
+    """Decrypts with an empty password, which a file has that only restricts printing or copying."""
     try:
         is_open = bool(reader.decrypt(""))
     except DependencyError as error:
@@ -116,7 +116,7 @@ def _images(data: bytes, side: int) -> Iterator[bytes]:
 
 
 def _drawn(document: Any, index: int, side: int) -> bytes:
-    """A page as a PNG file. However large the page says that it is, the image has at most `side` pixels on a side."""
+    """A page as a PNG file. Whatever size the page declares, the image has at most `side` pixels on a side."""
     page = document[index]
     longest = max(page.get_size())
     if not longest > 0:

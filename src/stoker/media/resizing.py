@@ -1,4 +1,4 @@
-"""Other sizes for decoded images, by the filters of Pillow, which the processors of models are written for."""
+"""Resizes decoded images with Pillow's filters, which the preprocessors of models are written for."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from PIL import Image
 
 
 def resized(pixels: NDArray[np.uint8], size: tuple[int, int], filter: int) -> NDArray[np.uint8]:
-    """An image of another size.
+    """The image, resized.
 
     Args:
-        pixels: `(height, width, 3)`.
+        pixels: array of shape `(height, width, 3)`.
         size: width and height of the result.
-        filter: as `resample` in a preprocessor's settings, which is Pillow's number.
+        filter: Pillow's number of the filter, as `resample` in a preprocessor's settings.
 
     Raises:
         ValueError: there is no such filter.

@@ -22,22 +22,22 @@ from stoker.media.plain import MAX_S
 from stoker.media.wav import wav_header
 
 MIN_S = 0.01
-"""Length of the shortest recording, in seconds. libmtmd ends its process over a single sample."""
+"""Minimum length of a recording, in seconds. libmtmd crashes its process on a single sample."""
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 4_000, 384_000
 _CODECS = ("pcm_", "mp3", "mp2", "flac", "aac", "alac", "opus", "vorbis")
-"""What codecs begin with that are decoded."""
+"""Prefixes of the names of supported codecs."""
 _OPTIONS = {"protocol_whitelist": "none", "enable_drefs": "0"}
-"""A file names no other file that would be opened."""
+"""Options of FFmpeg that prevent a file from referring to other files or URLs."""
 _BROKEN_TAGS: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.partition(".")[0]) < 19 else {}
-"""Tags that are not UTF-8 are no reason to refuse a file; newer versions of PyAV take them without being told."""
+"""Accepts files with tags that are not UTF-8. PyAV 19 and later accept them without this option."""
 
 _TRIAL_RATE = 8_000
 _TRIAL = wav_header(_TRIAL_RATE, _TRIAL_RATE) + bytes(2 * _TRIAL_RATE)
 
 
 def import_formats() -> None:
-    """Imports what is otherwise imported when a file is read: by then no file can be opened."""
+    """Imports modules that are otherwise imported when a file is read: the confined process cannot open files later."""
     as_samples(_TRIAL, 2 * _TRIAL_RATE)
     for damaged in (_TRIAL[:30], b"ID3"):
         with suppress(FileRefused):
@@ -45,15 +45,15 @@ def import_formats() -> None:
 
 
 def as_samples(data: bytes, rate: int, *, max_s: float = MAX_S) -> bytes:
-    """The first sound track of a file, all channels mixed into one: numbers of 4 bytes between -1 and 1.
+    """The first audio track of a file, mixed to one channel: little-endian 4-byte floats between -1 and 1.
 
     Args:
-        data: the file. Its first bytes decide how it is read.
-        rate: samples per second of the result.
-        max_s: longest recording, in seconds; a longer one is refused, by its header if that says so.
+        data: the file. Its first bytes decide its format.
+        rate: sample rate of the result, in Hz.
+        max_s: maximum length in seconds. A longer recording is refused, before decoding if its header has the length.
 
     Raises:
-        FileRefused: it is too long, damaged, empty, or in another format.
+        FileRefused: the file is too long, damaged, empty, or in another format.
     """
     pieces: list[NDArray[np.float32]] = []
     num_samples = 0
@@ -77,7 +77,7 @@ def as_samples(data: bytes, rate: int, *, max_s: float = MAX_S) -> bytes:
 
 @contextmanager
 def _opened(data: bytes) -> Generator[InputContainer]:
-    """The file, read in the one format that its first bytes announce."""
+    """The opened file. Only the format that its first bytes indicate is tried."""
     name = sound_format(data)
     if name is None:
         raise FileRefused("is in a format that is not supported")
@@ -91,17 +91,17 @@ def _pieces(container: InputContainer, rate: int) -> Iterator[NDArray[np.float32
         raise FileRefused("has no sound in it")
     _check_codec(cast("AudioCodecContext | None", stream.codec_context))
     stream.codec_context.thread_count = 1
-    # It would make the sum of the channels louder than each of them, and cut off what is too loud.
+    # No mixing to one channel here: FFmpeg's mix can be louder than each channel, and is then clipped.
     resampler = AudioResampler(format="flt", rate=rate)
     for frame in container.decode(stream):
         _check_frame(frame)
-        frame.pts = None  # gaps and jumps of the clock in a file are no silence
+        frame.pts = None  # gaps and jumps in timestamps must not become silence
         yield from map(_plain, resampler.resample(frame))
     yield from map(_plain, resampler.resample(None))
 
 
 def _plain(frame: AudioFrame) -> NDArray[np.float32]:
-    """The mean of all channels."""
+    """The samples of a frame as the mean of all channels, clipped to -1 … 1."""
     values = np.nan_to_num(frame.to_ndarray().astype(np.float32), posinf=1.0, neginf=-1.0)
     return values.reshape(-1, frame.layout.nb_channels).mean(axis=1, dtype=np.float32).clip(-1.0, 1.0)
 
@@ -121,7 +121,7 @@ def _check_codec(codec: AudioCodecContext | None) -> None:
 
 
 def _check_frame(frame: AudioFrame) -> None:
-    """A stream may announce one rate and have another."""
+    """Checks a decoded frame, since its sample rate may differ from the rate in the header."""
     _check_rate(frame.sample_rate, frame.layout.nb_channels)
 
 

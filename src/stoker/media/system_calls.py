@@ -1,7 +1,7 @@
-"""Takes from this process, for good, every system call that computing in memory does not need, where Linux can.
+"""Irrevocably forbids this process every system call that computing in memory does not need (seccomp, Linux only).
 
-What is left: memory, reading and writing what is open, clocks, waiting for its own threads, and ending. Everything else
-fails with EPERM: files, sockets, processes, programs, signals, other processes' memory.
+Allowed calls: memory, reading and writing open files, clocks, waiting for own threads, and exit. Everything else fails
+with EPERM: opening files, sockets, processes, programs, signals, other processes' memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 class _Machine(NamedTuple):
     audit_id: int
-    """Names the machine in what the kernel shows to a filter."""
+    """Identifier of the architecture in the kernel's data for a filter."""
     seccomp: int
-    """Number of the system call that sets a filter."""
+    """Number of the system call `seccomp`, which sets a filter."""
     allowed: Sequence[int]
-    """Numbers of the system calls that are left."""
+    """Numbers of the system calls that stay allowed."""
 
 
 # read, write, close, fstat, lseek, mmap, mprotect, munmap, brk, rt_sigaction, rt_sigprocmask, rt_sigreturn, readv,
@@ -43,7 +43,7 @@ _MACHINES = {
 }
 
 _INSTRUCTION = struct.Struct("=HBBI")
-"""An operation, how many instructions are skipped if it holds and if not, and its number."""
+"""A cBPF instruction: operation, numbers of instructions to skip if it is true and if it is false, operand."""
 _LOAD, _IS_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _AT_NUMBER, _AT_MACHINE = 0, 4
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
@@ -56,10 +56,10 @@ class _Filter(ctypes.Structure):
 
 
 def restrict_system_calls() -> bool:
-    """Refuses all other system calls to every thread of this process from now on.
+    """Installs a filter in every thread of this process that refuses all but the allowed system calls.
 
     Returns:
-        Whether they are refused; if not, the system or the machine is another one, or its kernel has no such filters.
+        Whether the filter is installed. False = another operating system or architecture, or a kernel without seccomp.
     """
     machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" and sys.maxsize > 2**32 else None
     if machine is None:

@@ -1,7 +1,7 @@
-"""Recordings to text: decodes files, and has them transcribed in turn, one segment of each at a time.
+"""Transcribes recordings: decodes files, and has a child process transcribe them round-robin, segment by segment.
 
 ```
-file --> [decoder process] --> samples --> [transcriber process] --> language, then segments as they are asked for
+file --> [decoder process] --> samples --> [transcriber process] --> language, then segments on request
 ```
 """
 
@@ -34,17 +34,17 @@ from stoker.media.transcribing import (
 )
 
 _AT_A_TIME = 4
-"""Recordings that the process has at the same time. Each takes up to about 200 MiB."""
+"""Maximum number of recordings in the process at the same time. Each takes up to about 200 MiB."""
 _MAX_CRASHES = 2
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What is known of a recording before its first segment."""
+    """Properties of a recording that are known before its first segment."""
 
     language: str
-    """Code of the language that is spoken."""
+    """Code of the spoken language, such as `en`."""
     duration_s: float
 
 
@@ -56,18 +56,18 @@ class _Job:
     samples: bytes
     wish: Wish
     incarnation: int = 0
-    """Which process has it, counted from 1; 0 = none."""
+    """Number of the process (counted from 1, per restart) that has the recording; 0 = none."""
     offset_s: float = 0.0
-    """Where the process began with it."""
+    """Position in the recording where the current process began, in seconds: above 0 after a restart."""
     heard_s: float = 0.0
-    """End of the last segment."""
+    """End of the last segment, in seconds from the beginning of the recording."""
     num_segments: int = 0
     num_crashes: int = 0
-    """How often the process ended while it worked on this recording."""
+    """How often the process crashed while it worked on this recording."""
 
 
 class Transcriber:
-    """Belongs to one event loop.
+    """A Whisper model in a child process. Not thread-safe: belongs to one event loop. The owner calls `close`.
 
     Args:
         command: starts the program that transcribes.
@@ -77,7 +77,7 @@ class Transcriber:
         self._child = Child[Reply](command, "the Whisper model", reply_decoder, _OFFLINE)
         self._sounds = SoundDecoder()
         self._turn = asyncio.Lock()
-        """Held for one order: waiting recordings take turns, segment by segment."""
+        """Held during one order, so that recordings take turns segment by segment."""
         self._places = asyncio.Semaphore(_AT_A_TIME)
         self._numbers = count(1)
         self._num_open = self._num_segments = self._num_crashes = 0
@@ -87,7 +87,7 @@ class Transcriber:
 
     @property
     def pid(self) -> int | None:
-        """None: no process runs."""
+        """Id of the process; None = no process is running."""
         return self._child.pid
 
     @property
@@ -95,7 +95,7 @@ class Transcriber:
         return self._child.num_restarts
 
     def load(self) -> TranscriberLoad:
-        """What the transcriber does now, and has done."""
+        """Current load and totals of the transcriber, for metrics."""
         return TranscriberLoad(
             num_open=self._num_open,
             num_segments=self._num_segments,
@@ -105,7 +105,7 @@ class Transcriber:
         )
 
     async def start(self) -> SpeechInfo:
-        """Starts the process, if none runs, and returns when it has loaded the model.
+        """Starts the process if none is running, and returns the properties of the model after it is loaded.
 
         Raises:
             ModelUnsupported: the model cannot be used.
@@ -116,13 +116,13 @@ class Transcriber:
         return described.info
 
     async def transcribe(self, recording: Media, wish: Wish) -> AsyncGenerator[Heard | Segment, None]:
-        """The text of a recording: first one `Heard`, then the segments in their order.
+        """Transcribes a recording: yields one `Heard`, then the segments in order.
 
-        Closing the generator ends the work.
+        Closing the generator stops the transcription.
 
         Raises:
-            InvalidInput: the file cannot be decoded, or the wish cannot be fulfilled.
-            MediaCrashed: the recording ended the process twice.
+            InvalidInput: the file cannot be decoded, or the model does not support the parameters in `wish`.
+            MediaCrashed: the recording crashed the process twice.
             BackendError: the process cannot be started.
             Timeout: the file, or a segment of it, takes too long.
         """
@@ -148,7 +148,7 @@ class Transcriber:
         await self._child.close()
 
     async def _begun(self, job: _Job) -> str:
-        """Gives the process a recording, or what is left of it, and returns the language."""
+        """Sends the process a recording, or the rest of it after a restart, and returns the language."""
         while True:
             async with self._turn:
                 info = await self.start()
@@ -180,11 +180,11 @@ class Transcriber:
         return segment
 
     def _has(self, job: _Job) -> bool:
-        """Whether the present process has the recording."""
+        """Whether the current process has the recording."""
         return self._child.pid is not None and job.incarnation == self._child.num_starts
 
     async def _answered(self, order: Order, job: _Job) -> Reply | None:
-        """None: the process ended."""
+        """The reply to an order; None = the process ended, so the recording must be sent to a new process."""
         self.is_busy = True
         begun_s = time.monotonic()
         try:
@@ -214,7 +214,7 @@ def _check(wish: Wish, info: SpeechInfo) -> None:
 
 
 def _moved(segment: Segment, by_s: float, number: int) -> Segment:
-    """The segment at its place in the whole recording."""
+    """The segment with its number and its times in the whole recording, from times relative to `by_s`."""
     words = segment.words and [replace(w, start=w.start + by_s, end=w.end + by_s) for w in segment.words]
     return replace(
         segment,

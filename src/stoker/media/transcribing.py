@@ -15,17 +15,17 @@ class Described(msgspec.Struct, frozen=True, tag=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Begins with a recording. The language is found out first if it is not given."""
+    """Sends a recording to the process. Its language is detected first if `wish` does not name it."""
 
     job: int
     samples: bytes
-    """One channel, floats of 4 bytes."""
+    """Samples of one channel, as 4-byte floats."""
     wish: Wish
 
 
 class Begun(msgspec.Struct, frozen=True, tag=True):
     language: str
-    """Code of the language that is spoken."""
+    """Code of the spoken language, such as `en`."""
 
 
 class Continue(msgspec.Struct, frozen=True, tag=True):
@@ -36,11 +36,11 @@ class Continue(msgspec.Struct, frozen=True, tag=True):
 
 class Next(msgspec.Struct, frozen=True, tag=True):
     segment: Segment | None
-    """None: the recording has ended, and the process has forgotten it."""
+    """The next segment; None = the recording has ended, and the process has freed it."""
 
 
 class Drop(msgspec.Struct, frozen=True, tag=True):
-    """The rest of a recording is not wanted any more."""
+    """Frees a recording whose remaining segments are no longer needed."""
 
     job: int
 

@@ -1,4 +1,4 @@
-"""A finished transcript, and its forms as subtitles."""
+"""A finished transcript, and its conversion to subtitles in SRT and WebVTT format."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SUBTITLE_FORMATS: tuple[SubtitleFormat, ...] = get_args(SubtitleFormat)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """What is said in a recording."""
+    """The transcript of one recording."""
 
     task: Task
     language: str
-    """Code of the language that is spoken, such as `en`."""
+    """Code of the spoken language, such as `en`."""
     duration_s: float
-    """Length of the recording."""
+    """Length of the recording, in seconds."""
     segments: Sequence[Segment]
 
     @property
@@ -29,12 +29,12 @@ class Transcript:
         return "".join(segment.text for segment in self.segments).strip()
 
     def subtitles(self, format: SubtitleFormat) -> str:
-        """A file of subtitles, one for each segment."""
+        """The content of a subtitle file, with one subtitle for each segment."""
         mark = "," if format == "srt" else "."
         lines: list[str] = []
         for number, segment in enumerate(self.segments, start=1):
             times = f"{_clock(segment.start, mark)} --> {_clock(segment.end, mark)}"
-            # An arrow would begin the times of another subtitle.
+            # An arrow in the text would be parsed as the times of another subtitle.
             text = segment.text.strip().replace("-->", "->")
             lines += [*([str(number)] if format == "srt" else []), times, text, ""]
         return "\n".join([*(["WEBVTT", ""] if format == "vtt" else []), *lines])

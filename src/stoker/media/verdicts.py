@@ -1,4 +1,4 @@
-"""What became of files that a program decoded: results that are kept, and reasons for refusals. It runs no program."""
+"""Caches the results of decoding untrusted files, and the reasons for refusals. It runs no decoder itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stoker.media.confined import FileRefused
 from stoker.media.kept import Kept
 
 DONE, REFUSED = b"+", b"-"
-"""The first byte of an answer."""
+"""First byte of a decoder's answer: a result or the reason of a refusal follows."""
 ONLY_LIMITED = b"!"
-"""Stands before an answer if the program could make no system calls fail."""
+"""Precedes an answer if the program could not filter its system calls (seccomp)."""
 _MAX_REASON_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
@@ -24,10 +24,10 @@ KeyT = TypeVar("KeyT")
 
 
 class Verdicts(Generic[KeyT]):
-    """Safe to use from several threads.
+    """Results and refusals of files by key, with an LRU cache for each. Safe to use from several threads.
 
     Args:
-        max_kept_bytes: of results.
+        max_kept_bytes: maximum size of cached results.
     """
 
     def __init__(self, max_kept_bytes: int) -> None:
@@ -37,10 +37,10 @@ class Verdicts(Generic[KeyT]):
         self.num_decoded = 0
 
     def known(self, key: KeyT) -> bytes | None:
-        """The result for a file; None = it was not decoded, or is not kept.
+        """The cached result for a file; None = the file was not decoded before, or its result was evicted.
 
         Raises:
-            FileRefused: it was refused before.
+            FileRefused: the file was refused before.
         """
         with self._lock:
             if (reason := self._refused.get(key)) is not None:
@@ -48,11 +48,16 @@ class Verdicts(Generic[KeyT]):
             return self._kept.get(key)
 
     def take(self, key: KeyT, answer: bytes, code: int) -> bytes:
-        """The result for a file, by what the program wrote and how it ended.
+        """Caches and returns the result for a file.
+
+        Args:
+            key: identifies the file and the parameters of decoding.
+            answer: output of the decoder.
+            code: exit code of the decoder; negative = the number of the signal that ended it.
 
         Raises:
-            FileRefused: it is refused, or ended the program. From now on it is refused at once.
-            BackendError: the program was ended from outside, which tells nothing about the file.
+            FileRefused: the decoder refused the file, or crashed. The refusal is cached.
+            BackendError: the decoder was killed from outside, which is no evidence against the file.
         """
         if code == -signal.SIGKILL:
             raise BackendError("the process that decodes a file was ended from outside; the machine may lack memory")
@@ -70,7 +75,7 @@ class Verdicts(Generic[KeyT]):
 
 
 def _reason(answer: bytes, code: int) -> str:
-    """Why a file is refused; empty = it is not."""
+    """The reason why a file is refused; empty = the file is accepted."""
     if code == -signal.SIGXCPU:
         return "takes too much computing time to decode"
     if code != 0 or answer[:1] not in (DONE, REFUSED):

@@ -1,4 +1,4 @@
-"""Samples as a WAV file."""
+"""Converts samples to a WAV file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SCALE = 1 << 15
 
 
 def wav_header(num_samples: int, rate: int) -> bytes:
-    """What stands in a WAV file before its samples: one channel of 2 bytes."""
+    """The header of a WAV file with one channel of 16-bit samples. `rate` is in Hz."""
     size = 2 * num_samples
     about = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
     return (
@@ -19,10 +19,10 @@ def wav_header(num_samples: int, rate: int) -> bytes:
 
 
 def as_wav(samples: bytes, rate: int) -> bytes:
-    """A WAV file with one channel.
+    """The content of a WAV file with one channel of 16-bit samples.
 
     Args:
-        samples: floats of 4 bytes between -1 and 1.
+        samples: 4-byte floats between -1 and 1.
         rate: samples per second.
     """
     whole = (np.frombuffer(samples, "<f4") * _SCALE).round().clip(-_SCALE, _SCALE - 1).astype("<i2")

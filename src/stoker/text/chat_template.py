@@ -1,4 +1,7 @@
-"""A model's own chat template: messages in, the prompt's text out. Untrusted, so bounded; it knows no tokens."""
+"""Renders a model's own chat template: from messages to the text of a prompt. Independent of tokens.
+
+Templates are untrusted, so their work is limited.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ CHATML = """\
 {{ '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
-"""The template for a model without one."""
+"""ChatML, the template for a model that has none."""
 
 MAX_SOURCE_CHARS = 1 << 17
 MAX_PROMPT_CHARS = 1 << 24
 
 _PROBE_SHARE = 0.05
-"""Share of a prompt's limits for each of the small conversations that probe a template."""
+"""Share of the limits of a prompt that each probe of a template may use. A probe is a small conversation."""
 _PROBE_ARGUMENTS: Json = {"probe-key": 1}
 _PROBE_TEXT = '{"probe-key": 1}'
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -46,23 +49,24 @@ _TEMPLATE_FAULTS = (
     SyntaxError,
     MemoryError,
 )
-"""All that running code of Jinja's making can raise: the template is wrong, or does not fit the messages."""
+"""Errors that a compiled Jinja template can raise if it is wrong, or does not fit the messages."""
 
 
 class ChatTemplate:
     """Renders conversations as Hugging Face transformers does. Safe to use from several threads.
 
-    Where templates differ in what they understand, the template is asked by rendering two small conversations, not by
-    guessing from its text. Nothing is ever added to what it renders: no generation prompt, no thinking tag.
+    Templates differ in the message formats that they support. What a template supports is found out by rendering small
+    conversations, not by guessing from its source. Nothing is added to its output: no generation prompt, no thinking
+    tag.
 
     Args:
-        source: The Jinja source. None = ChatML.
-        bos_token: The text of the beginning-of-sequence token, visible to the template.
-        eos_token: The text of the end-of-sequence token, likewise.
-        image_text: What the template writes in place of an image. Empty = images are given to it as texts, which are
-            their markers.
-        max_work: Most work for one prompt, in operations or 16 characters each. Beside it stands a limit of 5 s of
-            CPU time, and one of 16 Mi characters for the prompt.
+        source: the Jinja source. None = ChatML.
+        bos_token: text of the beginning-of-sequence token, a variable of the template.
+        eos_token: text of the end-of-sequence token, a variable of the template.
+        image_text: the text that the template writes for an image. Empty = images are passed to the template as text
+            parts with their markers.
+        max_work: maximum work for one prompt; a unit is one operation or 16 characters. In addition, CPU time is
+            limited to 5 s and the prompt to 16 Mi characters.
 
     Raises:
         TemplateError: the source does not compile.
@@ -98,23 +102,23 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, object]] | None = None,
         **variables: object,
     ) -> str:
-        """The text of the prompt, special tokens included.
+        """The text of the prompt, including special tokens.
 
-        A `developer` message is a `system` message for templates that do not mention that role. Content in several
-        parts goes to the template as it is if it can read that, else as one string with newlines between the parts.
-        Missing content is None for the template, or an empty string if it cannot stand that.
+        A `developer` message becomes a `system` message if the template does not mention that role. Content in several
+        parts is passed as a list if the template supports lists, else as one string with newlines between the parts.
+        Missing content is passed as None, or as an empty string if the template does not support None.
 
         Args:
-            messages: The conversation.
-            add_generation_prompt: End with what opens the assistant's answer.
-            continue_final_message: The last message is the beginning of the answer: the prompt ends with its text.
-                No generation prompt is added then.
-            tools: JSON schemas of the tools, in OpenAI's shape.
-            variables: Everything else that the template can see, such as `enable_thinking`; JSON values.
+            messages: the conversation.
+            add_generation_prompt: end the prompt with the header of the assistant's answer.
+            continue_final_message: the last message is the beginning of the answer, so the prompt ends with its text
+                and has no generation prompt.
+            tools: JSON schemas of the tools, in OpenAI's format.
+            variables: other variables of the template, such as `enable_thinking`; JSON values.
 
         Raises:
-            TemplateError: the template raised, failed, or did too much work.
-            InvalidInput: a variable is not JSON or is named `messages`; there is no text to continue.
+            TemplateError: the template raised an error, failed, or did too much work.
+            InvalidInput: a variable is not JSON or is named `messages`, or there is no text to continue.
         """
         values = self._tokens | _checked(variables)
         values |= _tool_variables(self._no_tools if tools is None else tools)
@@ -123,14 +127,14 @@ class ChatTemplate:
         values["add_generation_prompt"] = add_generation_prompt and not continue_final_message
         markers = self._own_images(messages)
         if markers:
-            with suppress(TemplateError):  # it writes no images
+            with suppress(TemplateError):  # the template does not support images
                 pieces = self._written(messages, values, continue_final_message, images=True).split(self._image_text)
                 if len(pieces) == len(markers) + 1:
                     return "".join(chain.from_iterable(zip_longest(pieces, markers, fillvalue="")))
         return self._written(messages, values, continue_final_message)
 
     def _own_images(self, messages: Sequence[Message]) -> list[str]:
-        """Markers of the images that the template is to write itself, in their order."""
+        """Markers of the images that the template writes itself, in order; empty if images are passed as text."""
         contents = [message.content for message in messages if isinstance(message.content, tuple)]
         images = [part for content in contents for part in content if is_image(part)]
         return [image.text for image in images] if self._image_text and images and self._reads_parts else []
@@ -158,7 +162,7 @@ class ChatTemplate:
         return values
 
     def _run(self, values: Mapping[str, Json], share: float = 1.0) -> str:
-        """`share`: how much of the work and the time for one prompt it may take."""
+        """Runs the template. `share` is the share of the limits of work and CPU time of a prompt that it may use."""
         pieces: list[str] = []
         num_chars = 0
         with limited(work=int(share * self._max_work), cpu_s=share * MAX_CPU_S), _template_errors():
@@ -168,12 +172,12 @@ class ChatTemplate:
                     raise WorkLimitExceeded(f"it writes more than {MAX_PROMPT_CHARS} characters")
                 pieces.append(piece)
             text = "".join(pieces)
-            text.encode()  # a lone surrogate in an escape of the template's own
+            text.encode()  # raises an error for a lone surrogate, which an escape in the template can produce
         return text
 
     @cached_property
     def _no_tools(self) -> list[Mapping[str, object]] | None:
-        """The value for the template when there are no tools: an empty list, if the template fails with None."""
+        """The value of `tools` when there are none: None, or an empty list if the template fails with None."""
         question: list[Json] = [{"role": "user", "content": "hello"}]
         values: dict[str, Json] = {**self._tokens, "messages": question, "add_generation_prompt": False}
         choices: list[list[Mapping[str, object]] | None] = [None, []]
@@ -187,30 +191,30 @@ class ChatTemplate:
 
     @cached_property
     def _reads_parts(self) -> bool:
-        """Content in parts comes out as text, not as the text of a list."""
+        """Whether the template supports content in parts: it writes their text, not the text of a Python list."""
         prompt = self._probe([{"type": "text", "text": "first-part"}, {"type": "text", "text": "last-part"}])
         return "first-part" in prompt and "last-part" in prompt and "text'" not in prompt and 'text"' not in prompt
 
     @cached_property
     def _needs_parts(self) -> bool:
-        """Content as a string does not come out, but content in parts does."""
+        """Whether the template supports only content in parts: it does not write content that is a string."""
         return "only-part" not in self._probe("only-part") and self._reads_parts
 
     @cached_property
     def _reads_null(self) -> bool:
-        """Content that is None does not come out as that word, and is no error where an empty string is none."""
+        """Whether the template supports content that is None: it writes no `None`, and raises no error due to it."""
         prompt, empty = self._probe(None), self._probe("")
         return "None" not in prompt and bool(prompt or not empty)
 
     @cached_property
     def _beside_calls(self) -> Json:
-        """The empty content, None or an empty string, with which a message's tool calls are written."""
+        """The empty content, None or "", for messages with tool calls: the one with which the template writes calls."""
         arguments = _PROBE_TEXT if self._argument_form == "text" else _PROBE_ARGUMENTS
         return "" if _names_probe(self._probe_call("", arguments)) else None
 
     @cached_property
     def _argument_form(self) -> ArgumentForm:
-        """The form in which the template writes the arguments of a tool call."""
+        """The form of a tool call's arguments, JSON text or an object, that the template supports."""
         if self._writes_arguments(_PROBE_ARGUMENTS):
             return "either" if self._writes_arguments("probe-key, cut off") else "object"
         return "text" if self._writes_arguments(_PROBE_TEXT) else "either"
@@ -224,7 +228,7 @@ class ChatTemplate:
         return self._probe(content, {"tool_calls": [call]})
 
     def _probe(self, content: Json, fields: Mapping[str, Json] | None = None) -> str:
-        """The prompt of a conversation with this content; empty if the template refuses it."""
+        """The prompt of a small conversation with this content; empty if the template refuses it."""
         messages: list[Json] = [
             {"role": "user", "content": content or "hello"},
             {"role": "assistant", "content": content, **(fields or {})},
@@ -254,12 +258,12 @@ def _template_errors() -> Generator[None]:
 
 
 def _names_probe(prompt: str) -> bool:
-    """The arguments of a probe's tool call are in the prompt, and not as the text of a Python object."""
+    """Whether the prompt has the arguments of a probe's tool call, and not as the text of a Python dict."""
     return "probe-key" in prompt and "{'probe-key'" not in prompt
 
 
 def _tool_variables(tools: Sequence[Mapping[str, object]] | None) -> dict[str, Json]:
-    """The definitions of tools under the names by which templates read them."""
+    """The definitions of tools, under all variable names that templates use."""
     if tools is None:
         return {"tools": None, "functions": ""}
     listed = plain_json(tools, "tools")
@@ -273,7 +277,7 @@ def _checked(variables: Mapping[str, object]) -> dict[str, Json]:
 
 
 def _tag_final_message(messages: Json) -> str:
-    """Marks the end of the last message's text, and returns that text as it was."""
+    """Appends a tag to the text of the last message, in place; returns the text without the tag."""
     holder, key = _text_holder(messages)
     text = holder[key]
     if not isinstance(text, str):
@@ -283,7 +287,7 @@ def _tag_final_message(messages: Json) -> str:
 
 
 def _text_holder(messages: Json) -> tuple[dict[str, Json], str]:
-    """The dict, and the key in it, of the last text of the last message."""
+    """The dict, and its key, that hold the last text of the last message."""
     if not isinstance(messages, list) or not messages:
         raise InvalidInput("there is no message to continue", parameter="continue_final_message")
     final = messages[-1]
@@ -299,7 +303,7 @@ def _text_holder(messages: Json) -> tuple[dict[str, Json], str]:
 def _cut_at_tag(prompt: str, final: str) -> str:
     """The prompt up to the end of the final message, as transformers cuts it.
 
-    A template that trims the message also trims the space after the tag; then the prompt is trimmed, too.
+    If the template trims the message, it also trims the space after the tag. Then the prompt is trimmed, too.
     """
     tag_start = prompt.rfind(_CONTINUE_TAG.strip())
     if tag_start < 0 or final.strip() not in prompt:

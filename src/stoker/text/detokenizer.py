@@ -1,4 +1,4 @@
-"""Token ids to text, one token at a time, without ever showing half a character. It knows bytes, not vocabularies."""
+"""Converts token ids to text incrementally, in whole characters. Works on the bytes of tokens, not on vocabularies."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
-    """The text of one growing sequence of tokens.
+    """Decodes the text of one growing sequence of tokens.
 
-    However the tokens fall, the texts of all `push` calls and of `flush` together are exactly
-    `all_bytes.decode("utf-8", "replace")`: bytes that are no UTF-8 become U+FFFD, as soon as that is certain.
+    However characters are split into tokens, the results of all `push` calls and of `flush` together are exactly
+    `all_bytes.decode("utf-8", "replace")`: bytes that are not UTF-8 become U+FFFD as soon as that is certain.
 
     Args:
-        token_bytes: The bytes of one token id, such as `Tokenizer.token_bytes`.
+        token_bytes: returns the bytes of a token id, such as `Tokenizer.token_bytes`.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
         self._decoder = _new_decoder("replace")
         self._has_rest = False
-        """Some bytes wait for the next ones."""
+        """The decoder holds the beginning of an incomplete character."""
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes; at most three bytes wait for the following token."""
+        """The characters that this token completes. At most three bytes are held back for the next token."""
         piece = self._token_bytes(token_id)
         if piece.isascii() and not self._has_rest:
             return piece.decode("ascii")
@@ -34,7 +34,7 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """What still waited, as U+FFFD. The detokenizer is then as new."""
+        """The bytes that were held back, as U+FFFD. Resets the detokenizer."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         self._has_rest = False

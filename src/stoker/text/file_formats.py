@@ -1,4 +1,4 @@
-"""Names of files that are no images or recordings that are read here, by their first bytes: for errors only."""
+"""Names of unsupported file formats, recognized by the first bytes of a file. For error messages only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SEARCHED = 1024
 
 
 def format_name(data: bytes) -> str:
-    """What the file is, as a noun with its article; empty if that is unknown."""
+    """The format of the file as a noun with its article, such as `a PDF file`; empty = unknown."""
     if not data:
         return "an empty file"
     if data[4:8] == b"ftyp":

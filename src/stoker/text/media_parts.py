@@ -1,4 +1,4 @@
-"""Images and recordings in the content of messages, in the shapes of all dialects. It decodes base64 and no file."""
+"""Reads images and recordings in the content of messages, for all API dialects. Decodes base64, but no file formats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _BLANKS = b" \t\r\n\f"
 _DIGEST_CHARS = 32
 _SIDES = {"auto": 0, "low": 512, "high": 0, "original": 0}
-"""Longer side of an image in pixels, by the detail that is asked for; 0 = as it is."""
+"""Maximum longer side of an image in pixels, by the requested `detail`; 0 = not resized."""
 _OVERSIZED = ("downsize", "error")
 
 
@@ -51,16 +51,16 @@ class MediaPart:
 
 
 def media_part(kind: str, fields: Mapping[object, object], where: str) -> MediaPart:
-    """A part whose type is one of `MEDIA_TYPES`.
+    """The image or recording in a content part whose type is one of `MEDIA_TYPES`.
 
     Args:
-        kind: The part's type.
-        fields: The part.
-        where: Its path in the request, for error messages.
+        kind: the type of the part.
+        fields: the part.
+        where: path of the part in the request, for errors.
 
     Raises:
-        InvalidInput: the data is missing, not base64, too large, or in a format that is not supported.
-        UnsupportedParameter: the part refers to a file that is elsewhere.
+        InvalidInput: the data is missing, not base64, too large, or in an unsupported format.
+        UnsupportedParameter: the part refers to a file by URL or file id.
     """
     if kind == "input_audio":
         given = fields.get("input_audio")
@@ -70,11 +70,11 @@ def media_part(kind: str, fields: Mapping[object, object], where: str) -> MediaP
 
 
 def media_from_base64(text: object, kind: MediaKind | None, where: str) -> Media:
-    """The file of a base64 text, or of a `data:` URL; with None it may be of any kind.
+    """The file in base64 text or a `data:` URL. If `kind` is None, both images and recordings are accepted.
 
     Raises:
-        InvalidInput: the text is not base64, or the file is too large or in a format that is not supported.
-        UnsupportedParameter: the text is a URL of another kind.
+        InvalidInput: the text is not base64, or the file is too large or in an unsupported format.
+        UnsupportedParameter: the text is a URL that would have to be fetched.
     """
     return media_from_bytes(decoded_file(text, where), kind, where)
 
@@ -82,10 +82,12 @@ def media_from_base64(text: object, kind: MediaKind | None, where: str) -> Media
 def media_from_bytes(
     data: bytes, kind: MediaKind | None, where: str, *, max_bytes: int = MAX_MEDIA_BYTES, longest: int = 0
 ) -> Media:
-    """A file. The first bytes decide what it is, never a name or a declared type. For `longest` see `Media`.
+    """An image or recording from its bytes. The first bytes decide its format, never a file name or a declared type.
+
+    For `longest` see `Media`.
 
     Raises:
-        InvalidInput: the file is too large, or in a format that is not supported.
+        InvalidInput: the file is too large, of another kind than `kind`, or in an unsupported format.
     """
     if len(data) > max_bytes:
         raise _invalid(where, f"has {len(data)} bytes: a file may have {max_bytes}")
@@ -100,10 +102,10 @@ def media_from_bytes(
 
 
 def media_of_parts(parts: Sequence[object], where: str = "messages") -> tuple[Media, ...]:
-    """The different files among some parts of messages, within the bounds of one request.
+    """The files in some parts of messages, without duplicates.
 
     Raises:
-        InvalidInput: there are too many, or they are too large together.
+        InvalidInput: there are more files than one request may have, or their total size is too large.
     """
     files = [part.media for part in parts if isinstance(part, MediaPart)]
     if len(files) > MAX_MEDIA:
@@ -139,7 +141,7 @@ def _longest(fields: Mapping[object, object], where: str) -> int:
 
 
 def _check_transformations(wishes: object, where: str) -> None:
-    """Both wishes for an image that is too large are met: it is refused, and none is made smaller before the model."""
+    """Checks `oversized_image`. Images are never downsized before the model, and too large ones cause an error."""
     if wishes is None:
         return
     wish = cast("Mapping[object, object]", wishes).get("oversized_image") if isinstance(wishes, Mapping) else wishes
@@ -162,11 +164,11 @@ def _from_url(url: object, where: str, longest: int = 0) -> Media:
 
 
 def decoded_file(text: object, where: str) -> bytes:
-    """The bytes of a base64 text, or of a `data:` URL.
+    """The bytes in base64 text or a `data:` URL.
 
     Raises:
         InvalidInput: the text is not base64, or the file is too large.
-        UnsupportedParameter: the text is a URL of another kind.
+        UnsupportedParameter: the text is a URL that would have to be fetched.
     """
     if not isinstance(text, str) or not text:
         raise _invalid(where, "must be the file as base64 text")
@@ -185,11 +187,11 @@ def decoded_file(text: object, where: str) -> bytes:
 
 
 def _decoded(payload: str, where: str) -> bytes:
-    """Programs break base64 into lines, leave out its padding, and use the characters that suit URLs."""
+    """Decodes base64 as clients write it: with or without line breaks, with or without padding, also URL-safe."""
     take_time()
     try:
         digits = payload.encode("ascii").translate(_TO_STANDARD, _BLANKS).rstrip(b"=")
-        # A third more characters than bytes: what is too large need not be decoded.
+        # Base64 has 4 characters for 3 bytes, so the size is known before decoding.
         if len(digits) > (MAX_MEDIA_BYTES + 2) // 3 * 4:
             raise _invalid(where, f"is larger than {MAX_MEDIA_BYTES} bytes")
         return base64.b64decode(digits + b"=" * (-len(digits) % 4), validate=True)

@@ -11,12 +11,12 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.media_parts import MEDIA_TYPES, MediaPart, media_part
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
-"""Plain JSON values: all that a template ever sees."""
+"""A plain JSON value. Chat templates see no other values."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """One piece of a message's content."""
+    """One text part of a message's content."""
 
     text: str
 
@@ -26,7 +26,7 @@ Part: TypeAlias = TextPart | MediaPart
 
 @dataclass(frozen=True, slots=True)
 class PartGroup:
-    """Several parts in the place of one, such as what a document says."""
+    """Several parts that replace a single part, such as the content of a document."""
 
     parts: tuple[Part, ...]
 
@@ -44,7 +44,7 @@ class Message:
 
     role: str
     content: Content = None
-    """None = not given, as in an assistant message that only calls tools."""
+    """The content; None = not given, as in an assistant message that only calls tools."""
     name: str | None = None
     """The name of the speaker, or of the function in a tool message."""
     reasoning: str | None = None
@@ -60,7 +60,7 @@ class Message:
     def text(self) -> str:
         """The content as one string; several parts are joined by newlines, as llama-server and vLLM do.
 
-        Around the marker of an image or a recording there is no newline, as in llama-server.
+        There is no newline before or after the marker of an image or a recording, as in llama-server.
         """
         if not isinstance(self.content, tuple):
             return self.content or ""
@@ -73,7 +73,7 @@ class Message:
 
 
 ArgumentForm: TypeAlias = Literal["text", "object", "either"]
-"""Arguments of a call as JSON text; as an object; or as an object, and as text where the text is no JSON object."""
+"""Form of a call's arguments: JSON text; an object; or an object, except for text that is not a JSON object."""
 
 _KINDS: Mapping[type, str] = {
     dict: "an object",
@@ -89,10 +89,10 @@ _KNOWN_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", *_REAS
 
 
 def messages_from_dicts(raw: object, where: str = "messages") -> tuple[Message, ...]:
-    """A conversation from a list of dicts in OpenAI's shape, see `message_from_dict`.
+    """A conversation from a list of dicts in OpenAI's format, see `message_from_dict`.
 
     Raises:
-        InvalidInput: not a list, empty, or a message is not valid; `fields["parameter"]` says where.
+        InvalidInput: `raw` is not a list or is empty, or a message is not valid; `fields["parameter"]` is the path.
     """
     if not isinstance(raw, list | tuple) or not raw:
         raise _invalid(where, "must be a list with at least one message")
@@ -101,18 +101,18 @@ def messages_from_dicts(raw: object, where: str = "messages") -> tuple[Message, 
 
 
 def message_from_dict(raw: object, where: str) -> Message:
-    """One message from a dict in OpenAI's shape, with all that clients make of it.
+    """One message from a dict in OpenAI's format, including the variants that clients send.
 
-    Content may be a string, null, missing, or an array of strings and text parts. Reasoning is read under each of the
-    three names that are in use. Null is the same as not given everywhere.
+    Content may be a string, null, missing, or an array of strings and parts. Reasoning is accepted under each of the
+    three names in use. Null always means "not given".
 
     Args:
-        raw: The dict.
-        where: Its path in the request, such as `messages[2]`, for error messages.
+        raw: the dict.
+        where: path of the message in the request, such as `messages[2]`, for errors.
 
     Raises:
-        InvalidInput: `fields["parameter"]` is the path of the culprit, such as `messages[2].content[0].text`.
-        UnsupportedParameter: a content part that is no text, image or audio, such as a video.
+        InvalidInput: a field is invalid; `fields["parameter"]` is its path, such as `messages[2].content[0].text`.
+        UnsupportedParameter: a content part is not text, image or audio, such as a video.
     """
     if not isinstance(raw, Mapping):
         raise _invalid(where, f"must be an object, not {_kind(raw)}")
@@ -130,11 +130,11 @@ def message_from_dict(raw: object, where: str) -> Message:
 
 
 def checked_message(message: Message, where: str) -> Message:
-    """The same message, its fields checked and brought into their form as those of a dict, see `message_from_dict`.
+    """The message with its fields checked and normalized like those of a dict, see `message_from_dict`.
 
     Raises:
-        InvalidInput: `fields["parameter"]` is the path of the culprit.
-        UnsupportedParameter: a content part that is no text, image or audio, such as a video.
+        InvalidInput: a field is invalid; `fields["parameter"]` is its path.
+        UnsupportedParameter: a content part is not text, image or audio, such as a video.
     """
     extra = plain_json(message.extra, f"{where}.extra")
     if not isinstance(extra, dict):
@@ -153,16 +153,15 @@ def checked_message(message: Message, where: str) -> Message:
 def message_to_dict(
     message: Message, *, parts: bool = False, images: bool = False, arguments: ArgumentForm = "either"
 ) -> dict[str, Json]:
-    """The plain dict that a chat template expects.
+    """The message as the plain dict that a chat template expects.
 
-    Fields that were not given are left out, but `content` is always there. Reasoning stands under every name that
-    templates read.
+    Fields that were not given are omitted, except `content`. Reasoning is written under every name that templates use.
 
     Args:
-        message: The message.
-        parts: Give text as a list of `{"type": "text", "text": …}`, for templates that iterate over it.
-        images: Give images in that list as `{"type": "image"}`, not as texts with their markers.
-        arguments: The form of the arguments of tool calls.
+        message: the message.
+        parts: write content as a list of `{"type": "text", "text": …}`, for templates that iterate over parts.
+        images: write images in that list as `{"type": "image"}` instead of text parts with their markers.
+        arguments: the form of the arguments of tool calls.
     """
     values: dict[str, Json] = {"role": message.role, "content": _template_content(message, parts=parts, images=images)}
     if message.name is not None:
@@ -177,10 +176,10 @@ def message_to_dict(
 
 
 def plain_json(value: object, where: str) -> Json:
-    """A deep copy of `value` made of exact JSON types only, so that a template can call nothing else on it.
+    """A deep copy of `value` with built-in JSON types only, so that a template cannot call methods of other classes.
 
     Raises:
-        InvalidInput: something in it is no JSON value, is nested too deep, or is no valid Unicode.
+        InvalidInput: the value contains something that is not JSON or not valid Unicode, or is nested too deeply.
     """
     try:
         return _plain(value, where)
@@ -214,11 +213,11 @@ def _content(raw: object, where: str) -> Content:
 
 
 def content_parts(raw: object, where: str) -> tuple[Part, ...]:
-    """The parts of a content that is a string or an array.
+    """The parts of a message's content, which is a string or an array.
 
     Raises:
-        InvalidInput: it is something else, or a part is malformed.
-        UnsupportedParameter: a part is no text, image or audio, such as a video.
+        InvalidInput: the content is of another type, or a part is malformed.
+        UnsupportedParameter: a part is not text, image or audio, such as a video.
     """
     if isinstance(raw, str):
         return (TextPart(_text(raw, where)),)
@@ -265,7 +264,7 @@ def _tool_calls(raw: object, where: str) -> tuple[dict[str, Json], ...]:
 
 
 def _with_function(call: dict[str, Json]) -> dict[str, Json]:
-    """The same call; one of a custom tool as that of a function with one argument, the text."""
+    """The call; a call of a custom tool becomes a call of a function with one argument, the text."""
     custom = call.get("custom")
     if call.get("type") != "custom" or not isinstance(custom, dict):
         return call
@@ -310,7 +309,7 @@ def _template_content(message: Message, *, parts: bool, images: bool) -> Json:
 
 
 def is_image(part: Part) -> TypeGuard[MediaPart]:
-    """An image, which stands in a prompt where its marker is."""
+    """Whether the part is an image."""
     return isinstance(part, MediaPart) and part.media.kind == "image"
 
 
@@ -322,9 +321,9 @@ def _with_arguments(call: dict[str, Json], form: ArgumentForm) -> dict[str, Json
 
 
 def arguments_as(form: ArgumentForm, arguments: Json) -> Json:
-    """The arguments of a call in a form that a template can write.
+    """The arguments of a call in the form that a template supports.
 
-    Text that is no JSON object, as that of a call that was cut off, is kept.
+    Text that is not a JSON object, such as the arguments of a call that was cut off, is kept as text.
     """
     if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
         arguments = {}

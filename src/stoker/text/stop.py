@@ -1,4 +1,4 @@
-"""Finds stop strings in text that arrives in pieces, and holds back what might still become one. It knows no tokens."""
+"""Finds stop strings in streamed text, and holds back text that may be the beginning of one. Independent of tokens."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Sequence
 _CODE_BITS = 21
 """Number of bits of a code point."""
 _BRANCH = -1
-"""No character's number: the state does not go on from the one before it."""
+"""Not a code point: the state is not reached from the state before it in the array."""
 
 
 class StopMatcher:
-    """Passes text through until the first stop string, of which no character ever gets out.
+    """Passes text through until the first stop string. No character of a stop string is ever passed on.
 
-    The stop string that is complete first wins, that is, the match with the earliest end; of several that end at the
-    same character, the longest. So what comes out depends on the text only, never on how it was cut into pieces.
-    What is held back is always the longest tail of the text that some stop string begins with.
+    The match with the earliest end wins; of several matches with the same end, the longest. So the output depends only
+    on the text, not on how it was split into pieces. The text held back is always the longest suffix of the input that
+    is a prefix of some stop string.
 
-    The time is linear in the text, whatever the stop strings are: an Aho-Corasick automaton
-    (https://doi.org/10.1145/360825.360855). Its state is what is held back, so that no text is kept.
+    The time is linear in the length of the text, for any number of stop strings: this is an Aho-Corasick automaton
+    (https://doi.org/10.1145/360825.360855). Its state determines the text held back, so no text is stored.
 
     Args:
-        stops: The stop strings, none of them empty. Without any, text passes through.
+        stops: the stop strings, none of them empty. Without stop strings, all text passes through.
     """
 
     matched: str | None
-    """The stop string that was found."""
+    """The stop string that was found; None = none so far."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), "empty stop strings are refused at the door"
@@ -36,7 +36,7 @@ class StopMatcher:
         self._state = 0
 
     def push(self, text: str) -> str:
-        """The text that is now certain to come before any stop string; after a match always `""`."""
+        """The text that is now certain to precede any stop string; after a match always `""`."""
         if self._automaton is None or (self._state == 0 and self._first_chars.isdisjoint(text)):
             return text if self.matched is None else ""
         if self.matched is not None:
@@ -47,13 +47,13 @@ class StopMatcher:
         return held_back[:num_safe] + text[: max(0, num_safe - len(held_back))]
 
     def flush(self) -> str:
-        """The text that was held back, if no stop string came of it. Nothing may be pushed afterwards."""
+        """The text that was held back, if it did not become a stop string. `push` must not be called afterwards."""
         if self._automaton is None or self.matched is not None:
             return ""
         return self._automaton.text(self._state)
 
     def _read(self, automaton: _Automaton, text: str) -> tuple[int, int]:
-        """Characters read until a match or the end, and how many of the last ones must not get out."""
+        """The number of characters read until a match or the end, and how many of the last ones must be held back."""
         for position, code in enumerate(map(ord, text)):
             self._state = automaton.after(self._state, code)
             if self._state in automaton.matches:
@@ -63,15 +63,15 @@ class StopMatcher:
 
 
 class _Automaton:
-    """The states in flat arrays: 20 bytes for each character, and nothing for the garbage collector.
+    """An Aho-Corasick automaton in flat arrays: 20 bytes per character, and no objects for the garbage collector.
 
-    A state says that the text read so far ends with the first `depths` characters of a stop string, and with no longer
-    beginning of one. State 0 is that of no beginning. Those of one stop string follow each other, as far as no earlier
-    one begins in the same way:
+    In a state, the text so far ends with the first `depths[state]` characters of a stop string, and with no longer
+    prefix of one. State 0 is the empty prefix. The states of one stop string are consecutive, except where it shares a
+    prefix with an earlier one:
 
     ```
     stops:     "abc", "abd"
-    states:    0  a  b  c     d        going on by c from 2 is adding one, by d it is a branch
+    states:    0  a  b  c     d        from state 2, c leads to the next state, and d is a branch
                0  1  2  3     4
     ```
     """
@@ -79,15 +79,15 @@ class _Automaton:
     def __init__(self, stops: Sequence[str]) -> None:
         self.depths = array("i", [0])
         self.matches: dict[int, str] = {}
-        """The longest stop string that the text ends with, in the states in which there is one."""
+        """The longest stop string that the text ends with, by state; other states are missing."""
         self._stops = stops
         self._stop_indices = array("i", [0])
-        """Some stop string that begins with the state's characters."""
+        """By state, the index of a stop string that begins with the state's characters."""
         self._codes = array("i", [_BRANCH, _BRANCH])
-        """The character that leads to a state from the one before it; the last entry lies after all states."""
+        """By state, the character that leads to it from the previous state; one more entry follows the last state."""
         self._branches: dict[int, int] = {}
         self._fallbacks = array("i", [0])
-        """The state of the longest proper tail that is also a beginning."""
+        """By state, the state of its longest proper suffix that is also a prefix of a stop string."""
         parents = array("i", [0])
         for index, stop in enumerate(stops):
             state = 0
@@ -108,11 +108,11 @@ class _Automaton:
             state = self._fallbacks[state]
 
     def text(self, state: int) -> str:
-        """The beginning of a stop string that the text read so far ends with."""
+        """The prefix of a stop string that the text ends with in this state."""
         return self._stops[self._stop_indices[state]][: self.depths[state]]
 
     def _child(self, state: int, code: int) -> int:
-        """0 if there is none."""
+        """The next state of `state` in the trie for a character; 0 = there is none."""
         if self._codes[state + 1] == code:
             return state + 1
         return self._branches.get(state << _CODE_BITS | code, 0)
@@ -131,7 +131,7 @@ class _Automaton:
         return state
 
     def _link_fallbacks(self, parents: array[int]) -> None:
-        # By depth, so that a fallback is complete before it is needed.
+        # In order of depth, so that the fallbacks of shorter prefixes are known.
         for state in sorted(range(1, len(parents)), key=self.depths.__getitem__):
             parent = parents[state]
             if parent > 0:

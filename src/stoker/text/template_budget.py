@@ -1,8 +1,8 @@
-"""The cost of a template's work, and its payment. It knows Python values and the names of operations, not Jinja.
+"""Limits the work of a chat template: a budget, and the cost of operations. Independent of Jinja.
 
-One unit is one operation, one value looked at, or 16 characters. Nested values are counted each time they occur,
-because that is what printing and comparing them costs: a list that holds one list twice, fifty levels deep, is
-small in memory and endless on paper.
+One unit of work is one operation, one visited value, or 16 characters. Nested values are counted each time they occur,
+because printing or comparing them costs that much: a list that contains the same list twice, fifty levels deep, is
+small in memory but has 2^50 elements when it is printed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MAX_WORK = 10_000_000
 MAX_CPU_S = 5.0
 _BRIEF_WORK = 4_000
 _BRIEF_CPU_S = 0.005
-"""Budget of a template inside `briefly`."""
+"""Budget of a template inside `briefly`, in units of work and in seconds of CPU time."""
 
 Growth: TypeAlias = Callable[..., int]
-"""From the arguments of an operation, at least how many characters it makes beyond those that it was given."""
+"""From the arguments of an operation: how many characters, at least, it produces in addition to its input."""
 
 _CHARS_PER_UNIT = 16
 _CHARS_PER_ITEM = 8  # a pointer's bytes
@@ -37,7 +37,7 @@ class WorkLimitExceeded(Exception):
 
 
 class TakesLonger(Exception):
-    """The work used up the budget of `briefly`; elsewhere it may take its time."""
+    """The work exceeds the small budget of `briefly`; the caller should repeat it elsewhere with the full budget."""
 
 
 class _Budget:
@@ -62,7 +62,7 @@ _is_brief: ContextVar[bool] = ContextVar("template_is_brief", default=False)
 
 @contextmanager
 def briefly() -> Generator[None]:
-    """Inside the block, each template has a small budget, and `TakesLonger` is raised where that is not enough."""
+    """Inside the block, each template has a small budget, and `TakesLonger` is raised when it is exceeded."""
     token = _is_brief.set(True)
     try:
         yield
@@ -71,14 +71,14 @@ def briefly() -> Generator[None]:
 
 
 def take_time() -> None:
-    """Raises TakesLonger inside `briefly`: what follows takes long, and pays from no budget."""
+    """Raises `TakesLonger` inside `briefly`. Called before slow work that no budget limits."""
     if _is_brief.get():
         raise TakesLonger
 
 
 @contextmanager
 def limited(*, work: int = MAX_WORK, cpu_s: float = MAX_CPU_S) -> Generator[None]:
-    """Gives what runs inside the block a budget: units of work, and CPU seconds of this thread."""
+    """Limits the code inside the block to a budget of `work` units and `cpu_s` CPU seconds of this thread."""
     if _is_brief.get():
         budget = _Budget(min(work, _BRIEF_WORK), min(cpu_s, _BRIEF_CPU_S), TakesLonger)
     else:
@@ -91,10 +91,10 @@ def limited(*, work: int = MAX_WORK, cpu_s: float = MAX_CPU_S) -> Generator[None
 
 
 def charge(units: int) -> bool:
-    """Pays. Always true, so that it can stand in a condition.
+    """Deducts units from the budget. Always returns True, so that a condition in a template can contain the call.
 
     Raises:
-        WorkLimitExceeded: the budget is spent; it stays spent.
+        WorkLimitExceeded: the budget is exhausted, and stays exhausted.
     """
     budget = _budget.get()
     budget.left -= units
@@ -104,15 +104,15 @@ def charge(units: int) -> bool:
 
 
 def charge_growth(num_chars: int) -> None:
-    """Pays for characters that are about to be made."""
+    """Charges for characters that an operation is about to produce."""
     charge(num_chars // _CHARS_PER_UNIT)
 
 
 def charge_flat(value: object) -> None:
-    """Pays for a value without looking inside: a copy of a list costs its length, whatever it holds.
+    """Charges for the top level of a value: copying a list costs its length, whatever its elements are.
 
     Raises:
-        WorkLimitExceeded: also for a number of more than 16,384 bits.
+        WorkLimitExceeded: the budget is exhausted, or the value is a number of more than 16,384 bits.
     """
     _check_bits(_bits(value))
     charge(1 + _flat_size(value) // _CHARS_PER_UNIT)
@@ -127,7 +127,7 @@ def _flat_size(value: object) -> int:
 
 
 def charge_whole(value: object) -> int:
-    """Pays for a value and all that is in it, on the way; returns what that was."""
+    """Charges for a value and everything nested in it while visiting it; returns the number of units."""
     weight, stack = 0, [value]
     while stack:
         item = stack.pop()
@@ -149,10 +149,10 @@ def _children(value: object) -> Collection[object]:
 
 
 def charge_operator(operator: str, left: object, right: object) -> None:
-    """Pays for `left operator right`, and for what the operator makes of them.
+    """Charges for the operands of `left operator right`, and for the result.
 
     Raises:
-        WorkLimitExceeded: also for numbers of more than 16,384 bits.
+        WorkLimitExceeded: the budget is exhausted, or a number has more than 16,384 bits.
     """
     if operator == "%":
         charge_whole(right)
@@ -187,12 +187,12 @@ _WIDE_FIELD = re.compile(r"\d{4}")
 
 
 def _wide_conversions(template: object) -> int:
-    """Of a %-format: nothing in it may say, or take from the arguments, a width of four digits."""
+    """Cost of a %-format: prohibitive if a width or precision has four digits, or is taken from the arguments."""
     return _TOO_MUCH if isinstance(template, str) and _WIDE_CONVERSION.search(template) else 0
 
 
 def check_format_spec(spec: str) -> None:
-    """Of `str.format`: the same, once nested fields are filled in."""
+    """Refuses a format specification of `str.format` with a four-digit width, after nested fields are filled in."""
     if _WIDE_FIELD.search(spec):
         raise WorkLimitExceeded(f"it formats with {spec!r}")
 
@@ -226,7 +226,7 @@ def _format(template: object, *_rest: object, **_named: object) -> int:
 
 
 def _parts(_value: object, *args: object, **named: object) -> int:
-    """`batch` and `slice` fill up with a value: each costs a whole unit."""
+    """The cost of `batch` and `slice`, which pad their last list: one unit for each padding value."""
     count = next((v for v in (*args, named.get("linecount"), named.get("slices")) if v is not None), 0)
     return count * _CHARS_PER_UNIT if isinstance(count, int) else 0
 
@@ -253,10 +253,10 @@ STRUCTURAL_FILTERS = frozenset(
     {"attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "random", "reject"}
     | {"rejectattr", "reverse", "select", "selectattr", "slice"}
 )
-"""Filters that use the number of their values, not the values."""
+"""Filters whose cost depends on the number of values, not on the values' contents."""
 
 CONSUMING_FILTERS = frozenset({"groupby", "join", "max", "min", "sort", "sum", "tojson", "unique"})
-"""Filters that read a lazy sequence to its end before they make anything."""
+"""Filters that read a lazy sequence to its end before they produce output."""
 
 FILTER_GROWTH: Mapping[str, Growth] = {
     "batch": _parts,
@@ -289,7 +289,7 @@ METHOD_GROWTH: Mapping[str, Growth] = {
 """Costs of methods of str, bytes and Markup."""
 
 UNSAFE_METHODS = frozenset({"from_bytes", "to_bytes", "translate"})
-"""Methods that make large values from small ones, in ways that no template needs."""
+"""Forbidden methods: they make large values from small ones, and no template needs them."""
 
 
 def listed(values: Sequence[object]) -> list[object]:

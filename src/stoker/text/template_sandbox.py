@@ -1,12 +1,12 @@
-"""The Jinja environment of Hugging Face transformers, in which no template can run for long or make anything huge.
+"""The Jinja environment of Hugging Face transformers for untrusted templates, with limits on time and memory.
 
-Jinja's sandbox keeps a template away from Python; it does not keep it from hanging the process: nested loops, recursive
-macros, `'a' * 10**10`. A thread cannot be killed and a process per prompt is too slow, so here a template pays for its
-work from a budget (`template_budget`) as it goes, and stops when it is spent:
+Jinja's sandbox protects Python from a template, but a template can still hang the process: nested loops, recursive
+macros, `'a' * 10**10`. A thread cannot be killed, and a process per prompt is too slow. So each operation of a template
+is charged to a budget (`template_budget`), and the template stops when the budget is exhausted:
 
-- the parsed template is rewritten so that each pass of a loop and each macro pays, with the text that stands in it;
-- operators, calls, filters, comparisons and outputs pay for all of their operands *before* they run in C, and those
-  that can make more than they are given pay for that, too.
+- the parsed template is rewritten so that each iteration of a loop and each macro call is charged, with its text;
+- operators, calls, filters, comparisons and outputs are charged for all operands *before* they run in C code;
+  operations whose output can be larger than their input are charged for the output, too.
 
 The rest is as in transformers (`utils/chat_template_utils.py`, 5.x): block trimming, loop controls, `{% generation %}`,
 `tojson`, `raise_exception`, `strftime_now`, namespaces without underscores. Only `lipsum` is missing.
@@ -49,18 +49,18 @@ _COMPARING_TESTS = frozenset(
     {"!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le", "lessthan", "lt", "ne"}
 )
 _TEMPLATE_CODE = (Macro, LoopContext, BlockReference)
-"""They do not look into their arguments; what runs in them pays itself."""
+"""Callables written in the template. They do not visit their arguments, and their bodies are charged separately."""
 _LIST_METHODS = frozenset({"append", "pop"})
 _MAX_INDENT = _MAX_SEPARATOR = 64
 _MAX_DATE_FORMAT = 1000
 
 
 class RaisedByTemplate(TemplateError):
-    """The template called `raise_exception`; the message is its own."""
+    """The template called `raise_exception`; the message comes from the template."""
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """Compiles and runs untrusted templates, inside a `limited()` block only. Safe to use from several threads."""
+    """Compiles and runs untrusted templates, only inside a `limited()` block. Safe to use from several threads."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
@@ -70,7 +70,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[_GenerationBlocks, LoopControlExtension],
             finalize=_finalize,
-            optimized=False,  # folding constants would run them while compiling, and fold payments away
+            optimized=False,  # constant folding would run expressions at compile time, and remove charges
         )
         self.filters["tojson"] = _tojson
         self.filters = {name: _paying_filter(name, run) for name, run in self.filters.items()}
@@ -88,7 +88,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """The compiled template.
 
         Raises:
-            jinja2.TemplateSyntaxError: also for filters and tests that do not exist.
+            jinja2.TemplateSyntaxError: the source is malformed, or names a filter or test that does not exist.
         """
         tree = self.parse(source)
         _make_pay(tree)
@@ -97,12 +97,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if attr in _LIST_METHODS and isinstance(obj, list):
-            return True  # its own lists, or a copy of the messages that was made for it
+            return True  # lists made by the template, or a copy of the messages made for this rendering
         return attr not in UNSAFE_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(argument, tuple):
-            charge_whole(cast("object", argument))  # hashing looks at all of it
+            charge_whole(cast("object", argument))  # hashing visits the whole tuple
         item = super().getitem(obj, cast("object", argument))
         if isinstance(argument, slice):
             charge_flat(item)
@@ -146,7 +146,7 @@ def _admit(value: object) -> object:
     return value
 
 
-@pass_eval_context  # which keeps Jinja from calling it for constants while compiling
+@pass_eval_context  # prevents Jinja from calling this for constants at compile time
 def _finalize(_context: nodes.EvalContext, value: object) -> object:
     return _admit(value)
 
@@ -169,7 +169,7 @@ def _pay_call(run: object, args: tuple[object, ...], kwargs: Mapping[str, object
 
 def _paying_filter(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
     growth = FILTER_GROWTH.get(name)
-    num_hidden = int(hasattr(run, "jinja_pass_arg"))  # the context or environment that Jinja puts in front
+    num_hidden = int(hasattr(run, "jinja_pass_arg"))  # the context or environment that Jinja passes first
     pay = charge_flat if name in STRUCTURAL_FILTERS else charge_whole
 
     @wraps(run)
@@ -214,7 +214,7 @@ class _BoundedEscapeFormatter(_BoundedFields, SandboxedEscapeFormatter):
 
 
 def _make_pay(tree: nodes.Template) -> None:
-    """Rewrites the template: loops and macros pay first, operands that C code looks into are admitted."""
+    """Rewrites the template: loops and macros are charged first, and so are operands that C code visits."""
     for node in [*tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block))]:
         price = nodes.Const(1 + sum(len(text.data) for text in node.find_all(nodes.TemplateData)) // 16)
         node.body.insert(0, nodes.ExprStmt(_paid(price, _CHARGE), lineno=node.lineno))
@@ -236,7 +236,7 @@ def _paid(expression: nodes.Expr, filter_name: str) -> nodes.Expr:
 
 
 class _GenerationBlocks(Extension):
-    """`{% generation %}` marks what the model wrote, for training; here its body is just rendered."""
+    """`{% generation %}` marks the model's own text for training; here, only its body is rendered."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -250,7 +250,7 @@ class _GenerationBlocks(Extension):
 
 
 class _TemplateDict:
-    """`dict` without its class, over which templates could reach further."""
+    """`dict` as a function: the class itself would give templates access to more of Python."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -260,7 +260,7 @@ class _TemplateDict:
 
 
 class _TemplateNamespace(Namespace):
-    """A namespace that stores no underscore names, and whose text does not show what it holds."""
+    """A namespace that refuses names with a leading underscore, and whose text does not show its values."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # so that `namespace(self=…)` works, as in Jinja
         self, *rest = args

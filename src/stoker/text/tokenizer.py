@@ -1,4 +1,4 @@
-"""The interface of a tokenizer, and the way from a prompt to token ids. No vocabulary lives here."""
+"""The interface of a tokenizer, and the encoding of a prompt with its BOS token. Contains no vocabulary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Tokenizer(Protocol):
-    """A model's vocabulary. Safe to use from several threads."""
+    """Converts between text and the token ids of a model's vocabulary. Safe to use from several threads."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -16,35 +16,35 @@ class Tokenizer(Protocol):
     def eos_token_id(self) -> int | None: ...
     @property
     def adds_bos(self) -> bool:
-        """The model wants a beginning-of-sequence token in front of every prompt."""
+        """The model expects a beginning-of-sequence (BOS) token in front of every prompt."""
         ...
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`; nothing is added before or after.
+        """The token ids of `text`, without BOS or EOS.
 
         With `parse_special`, the text of a special token (such as `<|im_start|>`) becomes that token.
         """
         ...
 
     def fewest_tokens(self, text: str) -> int:
-        """A lower bound of the number of tokens that `encode` gives, found without encoding; 0 if nothing is known."""
+        """A lower bound of the number of tokens of a text, computed without encoding; 0 = no bound is known."""
         ...
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
-        """The bytes that this token adds to a text; control tokens add none unless `render_special`.
+        """The bytes that this token adds to a text; none for control tokens, unless `render_special` is set.
 
-        A byte sequence may be part of a UTF-8 character only: see `Detokenizer`.
+        The bytes may be only a part of a UTF-8 character: see `Detokenizer`.
         """
         ...
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> list[int]:
-    """Token ids of a whole prompt, with BOS in front if the model wants one and the text does not bring its own."""
+    """The token ids of a whole prompt, beginning with BOS if the model expects it. A BOS in the text is not doubled."""
     return with_bos(tokenizer, tokenizer.encode(text, parse_special=parse_special))
 
 
 def with_bos(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
-    """The same tokens, with BOS in front if the model wants one and they do not bring their own."""
+    """The tokens, beginning with BOS if the model expects it. A BOS that is already there is not doubled."""
     bos = tokenizer.bos_token_id
     if tokenizer.adds_bos and bos is not None and token_ids[:1] != [bos]:
         return [bos, *token_ids]

@@ -1,4 +1,4 @@
-"""A tokenizer as Hugging Face's `tokenizer.json` describes it; `tokenizers` cuts the texts. It reads no file."""
+"""A tokenizer from the content of Hugging Face's `tokenizer.json`, based on the library `tokenizers`. Reads no file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stoker.text.vocabulary.special_tokens import ENDS_GENERATION, Attribute
 
 _MAX_DEPTH = 8
 _Spelling: TypeAlias = Literal["bytes", "spaces", "words"]
-"""GPT-2's letters for bytes, `▁` for a space, or words with `##` before what goes on with one."""
+"""How tokens are spelled: with GPT-2's letters for bytes, with `▁` for a space, or as WordPiece with `##`."""
 _SPACED = {"Metaspace", "ByteFallback", "Replace"}
-"""Decoders of vocabularies that spell a space `▁`, and bytes `<0x0A>`."""
+"""Types of decoders for vocabularies that spell a space as `▁`, and bytes as `<0x0A>`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerHints:
-    """What other files of the model say. `None`: nothing."""
+    """Facts about special tokens from other files of the model. `None` = not specified there."""
 
     bos_token: str | None = None
     bos_token_id: int | None = None
@@ -34,7 +34,7 @@ class TokenizerHints:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a tokenizer puts around texts, besides its BOS."""
+    """The tokens that a tokenizer adds after and between texts; its BOS is not included."""
 
     behind: tuple[int, ...]
     """Token ids after every text, and after the second one of a pair."""
@@ -43,21 +43,21 @@ class Around:
 
 
 class _DecoderPart(msgspec.Struct):
-    """All of the file that `tokenizers` does not tell; the rest, which can be large, is skipped."""
+    """The part of the file that `tokenizers` does not expose. Decoding skips the rest, which can be large."""
 
     decoder: Any = None
 
 
 class JSONTokenizer:
-    """Satisfies `stoker.text.tokenizer.Tokenizer`. Safe to use from several threads.
+    """A tokenizer from `tokenizer.json`. Satisfies `stoker.text.tokenizer.Tokenizer`. Safe to use from several threads.
 
     Args:
         text: the content of `tokenizer.json`.
-        hints: of the files beside it.
+        hints: facts from the model's other files.
 
     Raises:
-        ModelFileInvalid: it is no such file, or contradicts itself.
-        ModelUnsupported: its way from tokens to bytes is not known here; the message names it.
+        ModelFileInvalid: the text is not a valid `tokenizer.json`.
+        ModelUnsupported: the decoder from tokens to bytes is not supported; the message names it.
     """
 
     def __init__(self, text: str, hints: TokenizerHints) -> None:
@@ -66,7 +66,7 @@ class JSONTokenizer:
         self._added = self._tokenizer.get_added_tokens_decoder()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.num_words = 1 + max(self._tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
-        """The tokenizer without tokens that were added to the vocabulary afterwards."""
+        """Size of the vocabulary without added tokens."""
         self._pieces: list[bytes | None] = [None] * self.vocab_size
         front = self._front()
         self.adds_bos = front is not None if hints.adds_bos is None else hints.adds_bos
@@ -75,14 +75,14 @@ class JSONTokenizer:
         self.eos_token_id = _first_known(self._id_of(hints.eos_token), min(self._ends, default=None))
 
     def eog_token_ids(self) -> frozenset[int]:
-        """Every token that ends a generation."""
+        """All end-of-generation tokens."""
         return self._ends
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`; nothing is added before or after.
+        """See `Tokenizer.encode`.
 
         Raises:
-            InvalidInput: the text has a lone surrogate, which no UTF-8 can say.
+            InvalidInput: the text has a lone surrogate, which cannot be encoded as UTF-8.
         """
         try:
             text.encode()
@@ -92,11 +92,11 @@ class JSONTokenizer:
         return tokenizer.encode(text, add_special_tokens=False).ids
 
     def fewest_tokens(self, text: str) -> int:
-        """0: nothing is known, as a file may say what becomes of a text first."""
+        """Always 0: no bound is known, because the file may define any normalization of texts."""
         return 0
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
-        """The bytes that this token adds to a text; control tokens, and ids of no token, add none.
+        """See `Tokenizer.token_bytes`. Ids above the vocabulary have no bytes.
 
         Raises:
             InvalidInput: the id is negative.
@@ -113,7 +113,7 @@ class JSONTokenizer:
 
     @cached_property
     def _plain(self) -> Tokenizer:
-        """A tokenizer for which special tokens are words. Made when it is first needed: some take 100 MB."""
+        """A tokenizer that treats special tokens as text. Made on demand, since some take 100 MB."""
         found = _parse(self._tokenizer.to_str())
         found.encode_special_tokens = True
         return found
@@ -131,7 +131,7 @@ class JSONTokenizer:
         return token_piece(text, Attribute.BYTE if is_byte else Attribute.NORMAL, is_byte_level=is_byte_level)
 
     def around(self) -> Around:
-        """The tokens that the file itself puts after texts, and between two texts."""
+        """The tokens that the post-processor of the file adds after texts, and between two texts."""
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         full = self._tokenizer.encode("a", add_special_tokens=True).ids
         pair = self._tokenizer.encode("a", "a", add_special_tokens=True).ids
@@ -140,7 +140,7 @@ class JSONTokenizer:
         return Around(behind, tuple(pair[first : len(pair) - len(behind) - len(bare)]))
 
     def _front(self) -> int | None:
-        """The token that the file itself puts in front of every text."""
+        """The token that the post-processor of the file adds in front of every text; None = none."""
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         full = self._tokenizer.encode("a", add_special_tokens=True).ids
         return full[0] if len(full) > len(bare) and full[:1] != bare[:1] else None
@@ -160,7 +160,7 @@ class JSONTokenizer:
 def read_hints(
     config: Mapping[str, Any], *, bos_token_id: int | None = None, eos_token_ids: frozenset[int] = frozenset()
 ) -> TokenizerHints:
-    """What `tokenizer_config.json` says, together with ids from elsewhere."""
+    """The hints in the content of `tokenizer_config.json`, combined with ids from other files."""
     adds_bos = config.get("add_bos_token")
     return TokenizerHints(
         bos_token=_token_text(config.get("bos_token")),
@@ -180,15 +180,15 @@ def _token_text(value: object) -> str | None:
 def _parse(text: str) -> Tokenizer:
     try:
         found = Tokenizer.from_str(text)
-    except Exception as error:  # `tokenizers` raises nothing more exact
+    except Exception as error:  # `tokenizers` raises no more specific error
         raise ModelFileInvalid(f"tokenizer.json cannot be used: {error}") from error
-    found.no_truncation()  # some files cut every text that is longer than the author's examples, in silence
+    found.no_truncation()  # some files silently truncate texts to the length of the author's examples
     found.no_padding()
     return found
 
 
 def _spelling(text: str) -> _Spelling:
-    """How tokens are spelled, by the file's decoder."""
+    """How the file's tokens are spelled, according to its decoder."""
     kinds = set(_kinds(msgspec.json.decode(text, type=_DecoderPart).decoder, 0))
     if "ByteLevel" in kinds:
         return "bytes"

@@ -1,9 +1,10 @@
-"""Takes lines that change with every request off the head of a system prompt. It decides nothing about caching.
+"""Removes lines that change with every request from the beginning of a system prompt, for the sake of the prefix cache.
 
-Some agents put a line there that is never the same twice: a billing header, the time, a session's id. The KV of a
-prompt depends on every token before it, so such a line makes everything after it unlike all earlier prompts. It cannot
-be left out of the *comparison* alone: the KV after it really differs. It can be left out of the *prompt*, if the
-server's settings say so. This module knows no pattern of its own, and without patterns nothing is changed.
+Some agents begin the system prompt with a line that is never the same twice: a billing header, the time, a session id.
+The KV cache of a token depends on all tokens before it, so nothing after such a line can be reused. Ignoring the line
+in the cache's *comparison* would be wrong, since the KV cache after it really differs. But it can be removed from the
+*prompt*, if the server's settings have a pattern for it. There are no built-in patterns, and without patterns, prompts
+are unchanged.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from stoker.errors import ConfigError
 from stoker.text.messages import Content, Message, TextPart
 
 _MAX_LINE = 4096
-"""Maximum length of a line: a longer one is no header, and would give a pattern too much to backtrack over."""
+"""Maximum length of a header line, in characters. It also limits the backtracking of a pattern."""
 _ROLES = frozenset({"system", "developer"})
 
 
 class VolatileHeaders:
-    """Regular expressions for whole lines.
+    """Regular expressions for volatile lines at the beginning of a system prompt.
 
     Args:
-        patterns: Python's syntax. A line is dropped if one of them matches all of it, and every line before it was
-            dropped too.
+        patterns: regular expressions in Python's syntax. A line is dropped if a pattern matches the whole line, and all
+            lines before it were dropped.
 
     Raises:
-        ConfigError: one of them is no regular expression.
+        ConfigError: a pattern is not a regular expression.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = [_compiled(pattern) for pattern in patterns]
 
     def drop(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The conversation without volatile lines at the head of its first message, if that is a system prompt."""
+        """The conversation without volatile lines at the beginning of its first message, if that is a system prompt."""
         if not self._patterns or not messages or messages[0].role not in _ROLES:
             return messages
         first = messages[0]
@@ -52,7 +53,7 @@ class VolatileHeaders:
         return ()
 
     def _rest_of(self, text: str) -> str:
-        """The rest of a text without its volatile lines; empty if it had no other lines."""
+        """The text after its leading volatile lines; empty if it has no other lines."""
         while text:
             line, _, rest = text.partition("\n")
             if len(line) > _MAX_LINE or not any(pattern.fullmatch(line.rstrip("\r")) for pattern in self._patterns):

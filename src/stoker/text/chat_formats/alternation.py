@@ -1,4 +1,4 @@
-"""Conversations in which questions and answers alternate behind one system prompt: all that some chat templates take.
+"""Rewrites conversations to one system prompt with alternating user and assistant turns, which some templates require.
 
 ```
 system, system, user, user, system, assistant            system, user, assistant
@@ -18,29 +18,29 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 def has_more_systems(messages: Sequence[Message]) -> bool:
-    """There is a system prompt that is not the first message."""
+    """Whether there is a system prompt that is not the first message."""
     return any(message.role in SYSTEM_ROLES for message in messages[1:])
 
 
 def by_system(messages: Iterable[Message]) -> list[Message]:
-    """What a developer says is said by the system."""
+    """The messages, with role `developer` replaced by `system`."""
     return [replace(message, role="system") if message.role == "developer" else message for message in messages]
 
 
 def with_one_system(messages: Sequence[Message]) -> list[Message]:
-    """System prompts at the beginning are one, and those behind it are said by the user. Neighbors are merged."""
+    """Merges the system prompts at the beginning, makes later ones user messages, and merges neighbors of one role."""
     num_first = len(list(takewhile(lambda message: message.role in SYSTEM_ROLES, messages)))
     first = [replace(message, role=messages[0].role) for message in messages[:num_first]]
     return _merged([*first, *map(_said_by_user, messages[num_first:])])
 
 
 def alternating(messages: Sequence[Message]) -> list[Message]:
-    """The same conversation: neighbors of one role are one message, and each call is followed by its result."""
+    """As `with_one_system`; in addition, parallel tool calls are split so that each call is followed by its result."""
     return _merged(_one_by_one(with_one_system(messages)))
 
 
 def without_gaps(messages: Iterable[Message]) -> list[Message]:
-    """As `alternating`, with a space for the question before a first answer or at the end, and for the answer to a
+    """Adds missing turns, as a space: a question before a first answer or at the end, and an answer after a tool's
     result.
     """
     found: list[Message] = []
@@ -74,7 +74,7 @@ def _are_one(first: Message, second: Message) -> bool:
 
 
 def _joined(first: Message, second: Message) -> Message:
-    """With the calls of the second. Images and recordings stay where they are."""
+    """One message from two, with the tool calls of the second. Images and recordings keep their positions."""
     reasoning = "\n\n".join(filter(None, (first.reasoning, second.reasoning))) or None
     parts = [*_parts(first), *_parts(second)]
     if any(not isinstance(part, TextPart) for part in parts):
@@ -87,7 +87,7 @@ def _parts(message: Message) -> tuple[Part, ...]:
 
 
 def _one_by_one(messages: Sequence[Message]) -> Iterator[Message]:
-    """Calls of one message become messages of their own, if all their results follow."""
+    """Splits messages with several calls into one message per call, if the results of all calls follow."""
     index = 0
     while index < len(messages):
         message = messages[index]

@@ -1,4 +1,4 @@
-"""Parts that the shapes of tool calls share: where calls go, and values in JSON and beside it."""
+"""Parsing code shared by all shapes of tool calls: the receiver of calls, and values in JSON and similar notations."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ MAX_NAME_CHARS = 256
 NAME_CHAR = re.compile(r"[\w.-]")
 _NAME = re.compile(r"[\w.:/-]+")
 _MAX_LITERAL_CHARS = 1 << 16
-"""Longer text is not tried as a Python literal."""
+"""Maximum length of a text that is tried as a Python literal."""
 
 
 class NotACall(Exception):
-    """What looked like a tool call is none: it is content."""
+    """The text looked like a tool call, but is not one: it is content."""
 
 
 class Calls:
-    """Takes the calls of an answer.
+    """Receives the tool calls of one answer from a parser, and emits them as events.
 
     Args:
-        emit: takes the events.
-        tools: the JSON schema of each offered tool's parameters, by the tool's name; None = any name is a tool's.
-        on_begin: told that a call has begun, so that what was read of it is no content any more.
-        max_calls: further calls are left out; None = no limit.
-        custom: names of the tools that take a text.
+        emit: receives the events.
+        tools: the JSON schema of each offered tool's parameters, by the tool's name; None = any name is accepted.
+        on_begin: called when a call has begun: the text that was read of it can no longer become content.
+        max_calls: further calls are dropped; None = no limit.
+        custom: names of the custom tools, which take text.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Calls:
         self._custom = custom
         self._num_calls = 0
         self._input: CustomInput | None = None
-        """Of the call of a custom tool."""
+        """Extracts the text of the current call, if its tool is a custom tool."""
         self.name = ""
 
     def begin(self, name: str) -> None:
@@ -82,14 +82,14 @@ class Calls:
             self._emit(event)
 
     def takes_text(self, parameter: str) -> bool | None:
-        """Whether the schema says that a parameter is a string; None = it does not say."""
+        """Whether the schema of the current tool makes a parameter a string; None = the schema does not specify it."""
         schema = (self._tools or {}).get(self.name, {})
         properties = schema.get("properties")
         return takes_text(properties.get(parameter)) if isinstance(properties, dict) else None
 
 
 class JSONText:
-    """Passes on raw text as a JSON string, piece by piece."""
+    """Encodes raw text as a JSON string, piece by piece."""
 
     def __init__(self, emit: Emit, *, trims_newline: bool) -> None:
         self._emit = emit
@@ -110,7 +110,7 @@ class JSONText:
 
 
 def skip(scanner: Scanner, markers: tuple[str, ...]) -> Waits[None]:
-    """Reads those of these markers that follow."""
+    """Skips each of the markers that comes next, in order."""
     for marker in markers:
         if marker:
             yield from scanner.spaces()
@@ -123,7 +123,7 @@ def opens_wrapper(scanner: Scanner, key: str) -> Waits[bool]:
 
 
 def read_key(scanner: Scanner) -> Waits[str]:
-    """The next key of an object, up to its value; empty if there is none."""
+    """Reads the next key of an object and its colon; returns the key, or empty if there is none."""
     yield from scanner.spaces()
     yield from scanner.takes(",")
     yield from scanner.spaces()
@@ -146,7 +146,10 @@ def read_value(scanner: Scanner) -> Waits[str]:
 
 
 def read_arguments(scanner: Scanner, emit: Emit) -> Waits[bool]:
-    """Passes on an object as it is written. Some models write it as text in a string."""
+    """Emits the arguments, a JSON object, unchanged. Some models write the object as text in a JSON string.
+
+    Returns whether the value is complete.
+    """
     yield from scanner.spaces()
     first = yield from scanner.peek()
     if first == "{":
@@ -169,7 +172,7 @@ def text_of(value: str) -> str:
 
 
 def json_of(raw: str) -> str:
-    """The JSON of a value that is written as JSON, as a Python literal, or else as text."""
+    """Converts a value that is written as JSON, as a Python literal, or as plain text to JSON."""
     stripped = raw.strip()
     try:
         json.loads(stripped, parse_constant=_no_constant)
@@ -192,14 +195,14 @@ def _no_constant(name: str) -> None:
 
 
 def attribute_type(attributes: str) -> bool | None:
-    """Whether the attributes of an argument say that it is text; None = they do not say."""
+    """Whether the attributes of an argument mark it as text; None = they do not specify it."""
     if 'string="' in attributes:
         return 'string="true"' in attributes
     return 'type="string"' in attributes if 'type="' in attributes else None
 
 
 def takes_text(schema: Json) -> bool | None:
-    """Whether a schema says that a value is a string; None = it does not say."""
+    """Whether a schema makes a value a string; None = it does not specify it."""
     if not isinstance(schema, dict):
         return None
     kinds = schema.get("type")

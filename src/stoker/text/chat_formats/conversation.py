@@ -1,4 +1,4 @@
-"""Conversations with tools, brought into the form that a model's chat template can write."""
+"""Adapts conversations with tools to what a model's chat template supports."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Call a function only if you need it. Otherwise answer in plain text."""
 _RESULT = "Result of {name}:\n{content}"
 _ID_CHARS = 9
 _UNKNOWN = "unknown"
-"""The name of a function whose call is not in the conversation."""
+"""Name for the function of a tool result whose call is not in the conversation."""
 
 
 def prepared(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Json]], chat_format: ChatFormat
 ) -> tuple[list[Message], list[Mapping[str, Json]] | None]:
-    """The messages and the tools that the template is given; the tools are None if it cannot write them.
+    """The messages and tools for the template; the tools are None if the template does not support them.
 
-    Definitions, calls and results that the template does not write become text of the messages, so nothing of the
-    conversation is lost. Ids of calls get the form that the model knows.
+    Definitions, calls and results that the template does not support become text of the messages, so that nothing of
+    the conversation is lost. Ids of calls get the form that the model was trained with.
     """
     row = chat_format.row
     names = _names_by_id(messages)
@@ -47,10 +47,10 @@ def prepared(
 def plainer(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Json]] | None, *, takes_system: bool
 ) -> tuple[list[Message], list[Mapping[str, Json]] | None]:
-    """The same conversation for a template that has refused it, with what templates take for granted.
+    """The conversation for a template that has refused it, with fields that templates take for granted.
 
-    Tools have a description and parameters, and results a name; a message of the assistant is at least a space, and a
-    developer is the system. If the template takes no system prompt, the question behind that begins with it.
+    Tools get a description and parameters, and results a name. An empty assistant message becomes a space, and role
+    `developer` becomes `system`. If the template has no system prompt, its text is prepended to the next user message.
     """
     given = [*map(_stated, by_system(messages))]
     return given if takes_system else _without_system(given), None if tools is None else [*map(_completed, tools)]
@@ -97,14 +97,14 @@ def _without_system(messages: Iterable[Message]) -> list[Message]:
 
 
 def instruction(tools: Sequence[Mapping[str, Json]], row: Format) -> str:
-    """The part of the system prompt that says which tools there are, and how this row calls one."""
+    """The text for the system prompt that lists the tools, and shows how to call one in this format."""
     functions = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
     example = written([("function-name", {"argument-name": "value"})], row)
     return _INSTRUCTION.format(tools="\n".join(functions), example=example)
 
 
 def written(calls: Sequence[tuple[str, Json]], row: Format) -> str:
-    """Calls as the model would write them."""
+    """The text of calls in this format, as the model would write them."""
     shape = row.calls
     if isinstance(shape, NamedCalls):
         return _written_named(calls, shape)
@@ -139,7 +139,7 @@ def _filled(form: str) -> str:
 
 
 def _on_line(fence: str) -> str:
-    """A Markdown fence stands on a line of its own."""
+    """The fence; a Markdown fence gets its own line."""
     if not fence.startswith("```"):
         return fence
     return f"\n{fence}\n" if len(fence) > len("```") else f"\n{fence}"
@@ -151,7 +151,7 @@ def _python_call(name: str, arguments: Json) -> str:
 
 
 def _names_by_id(messages: Iterable[Message]) -> dict[str, str]:
-    """The function's name of every call, by the call's id, in order."""
+    """The name of each call's function by the call's id, in order of the calls."""
     return {
         call_id: name
         for message in messages
@@ -167,7 +167,7 @@ def _function_name(call: Mapping[str, Json]) -> str:
 
 
 def _ids(names: Mapping[str, str], row: Format) -> dict[str, str]:
-    """The id of each call as this row writes it."""
+    """The id of each call in the form that this format uses, by the original id."""
     if row.id_form == "alnum9":
         return {call_id: _alnum_id(call_id) for call_id in names}
     if row.id_form == "kimi":
@@ -216,7 +216,7 @@ def _arguments(call: Mapping[str, Json]) -> Json:
 
 
 def _with_instruction(messages: Sequence[Message], text: str, *, takes_system: bool) -> list[Message]:
-    """The system prompt, or a new one, ends with `text`. Where there is none, the first question begins with it."""
+    """Appends `text` to the system prompt, or to a new one. Without system prompts, it precedes the first question."""
     first = messages[0] if messages else None
     if not takes_system and first is not None and first.role == "user":
         return [_begun_with(text, first), *messages[1:]]
@@ -231,7 +231,7 @@ def _begun_with(text: str, message: Message) -> Message:
 
 
 def _merged(first: TextPart, parts: tuple[Part, ...]) -> Content:
-    """One text if all parts are text: there is no line break between those that are merged."""
+    """The content that begins with `first`: parts, or one string if all are text, with no line break after `first`."""
     if all(isinstance(part, TextPart) for part in parts):
         return first.text + Message(role="user", content=parts).text
     return (first, *parts)

@@ -1,4 +1,4 @@
-"""The text that a call gives to a custom tool, out of the call's arguments as they are written."""
+"""Extracts the text for a custom tool from the JSON arguments of a call, while they are generated."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import re
 from stoker.text.messages import Json
 
 INPUT = "input"
-"""The one argument of a custom tool, as models see it."""
+"""Name of the only argument of a custom tool, which models see as a function."""
 
 _OPENING = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 _WHOLE = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4}|(?=[^\\]|\\[^u])))*',
     re.DOTALL,
 )
-"""Characters and whole escape sequences. The first half of a pair of surrogates waits for what follows."""
+"""Characters and complete escape sequences. The first half of a surrogate pair is not matched without the second."""
 
 
 class CustomInput:
-    """Passes on the text of the argument while the JSON of all arguments arrives."""
+    """Decodes the text of the argument `input` of one call, while the JSON of its arguments arrives in pieces."""
 
     def __init__(self) -> None:
         self._held = ""
         self._has_begun = False
 
     def push(self, arguments: str) -> str:
-        """Takes a piece of the JSON; returns what it adds to the text."""
+        """Takes the next piece of the JSON; returns the text that it adds."""
         self._held += arguments
         if not self._has_begun:
             found = _OPENING.match(self._held)
@@ -40,7 +40,7 @@ class CustomInput:
         return _decoded(found[0])
 
     def end(self) -> str:
-        """What is left when the call is complete: everything, where the arguments are not a text called `input`."""
+        """The remaining text when the call is complete. If the JSON is not `{"input": text}`, this is all of it."""
         if self._has_begun:
             return ""
         try:

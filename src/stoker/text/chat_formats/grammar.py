@@ -1,15 +1,15 @@
-"""What an answer that may call tools must look like: a plan, as JSON, that `stoker.grammars.calls` makes a grammar of.
+"""Describes the form of an answer that may call tools as a JSON plan, which `stoker.grammars.calls` makes a grammar.
 
-Knows how rows write calls, and neither tokens nor grammars. The parts of a plan:
+Depends on the formats of calls (`Format`), but not on tokens or grammars. The parts of a plan:
 
-    "<tool_call>"            this text; where tokens of the vocabulary are spelled in it, those
-    [a, b]                   one after the other
-    {"any": [a, b]}          one of them
-    {"many": a, "least": 1, "most": null}
+    "<tool_call>"            this text; special tokens of the vocabulary that are spelled in it become these tokens
+    [a, b]                   a sequence
+    {"any": [a, b]}          one of the alternatives
+    {"many": a, "least": 1, "most": null}    a repetition
     {"regex": "[0-9]+"}
-    {"arguments": 0}         the arguments of a tool as JSON
-    {"members": 0, …}        the same, each in the notation that the other keys tell
-    {"whole": [0, 1], …}     an object of JSON that calls these tools, with the keys that the part tells
+    {"arguments": 0}         the arguments of tool 0 as JSON
+    {"members": 0, …}        the arguments of tool 0, each in the notation that the other keys specify
+    {"whole": [0, 1], …}     a JSON object that calls one of these tools, with the keys that the part specifies
     {"tools": "any"}         the call of any tool, from its name on: one of the plan's `options`
 """
 
@@ -30,7 +30,7 @@ from stoker.text.messages import Json
 Part: TypeAlias = "str | int | Sequence[Part] | Mapping[str, Part] | None"
 
 _SPACE = r"(?:[ ]|(?:\r?\n){1,2}[ \t]{0,40})"
-"""What may stand around a marker. Templates write line breaks that models do not, and the other way round."""
+"""White space that may surround a marker. Templates write line breaks that models do not write, and vice versa."""
 _SPACES = f"{_SPACE}?"
 _GAP: Part = {"many": {"regex": _SPACE}, "least": 0, "most": 1}
 _TOOLS: Part = {"tools": "any"}
@@ -42,13 +42,13 @@ _FORMS = {"{number}": "[0-9]{1,4}", "{id}": "[A-Za-z0-9_-]{1,64}"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A tool that is offered."""
+    """A tool that a request offers to the model."""
 
     name: str
     parameters: Any = field(default_factory=dict[str, Json])
     """JSON schema of its arguments."""
     is_strict: bool = False
-    """Refuse what of the schema cannot be enforced; otherwise it is dropped and listed."""
+    """Refuse a schema that cannot be enforced completely. False = the rest is dropped, and listed as such."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class ToolChoice:
 
     mode: Literal["auto", "required", "none"] = "auto"
     names: frozenset[str] | None = None
-    """Only these tools; not given: all."""
+    """Names of the tools that may be called; None = all."""
     max_calls: int | None = None
-    """1: the answer ends with the first call; not given: as many as the row can."""
+    """1 = the answer ends with the first call; None = as many calls as the format allows."""
 
 
 def call_grammar(
@@ -70,17 +70,17 @@ def call_grammar(
     content: GrammarText | None = None,
     opening: str = "",
 ) -> GrammarText | None:
-    """What the text after the reasoning must match.
+    """The grammar for the text after the reasoning.
 
     Args:
-        row: how the model writes calls.
-        tools: all that the prompt offers.
-        choice: not given: the model decides.
-        content: what an answer without calls must match.
-        opening: the end of the prompt; it may begin a call.
+        row: the format in which the model writes calls.
+        tools: all tools that the prompt offers.
+        choice: which calls are allowed; None = the model decides.
+        content: the grammar for an answer without calls.
+        opening: the end of the prompt, which may begin a call.
 
     Returns:
-        None if no part of the answer is constrained.
+        The plan as a `GrammarText`; None = no part of the answer is constrained.
     """
     choice = choice or ToolChoice()
     offered = [tool for tool in tools if choice.names is None or tool.name in choice.names]
@@ -110,18 +110,18 @@ def call_grammar(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """One call, or several between markers."""
+    """One way to begin calls: one call, or several between markers."""
 
     trigger: str = ""
-    """What they begin with. Content may come before it."""
+    """The marker that begins the calls. Content may come before it."""
     head: str = ""
-    """Where calls have no marker: an expression for what no content begins with."""
+    """For calls without a marker: a regular expression for their beginning, with which content must not begin."""
     follows_content: bool = True
     rest: Part
 
 
 def _opened(row: Format, opening: str) -> str:
-    """The marker of a call that the prompt ends with."""
+    """The marker of a call with which the prompt ends; empty = none."""
     assert row.calls is not None
     tail = opening.rstrip()
     return next((start for start in row.calls.starts if start and tail.endswith(start.rstrip())), "")
@@ -154,7 +154,7 @@ def _options(row: Format, tools: Sequence[Tool]) -> list[Part]:
 
 
 def _before_arguments(shape: NamedCalls) -> list[Part]:
-    """What stands between the name and the arguments."""
+    """The parts between the name and the arguments."""
     after: Part = {"any": [_form(text) for text in shape.writes_after]}
     if not shape.before_arguments.strip():
         return [after, shape.before_arguments, _GAP]
@@ -182,7 +182,7 @@ def _groups(row: Format, tools: Sequence[Tool], options: list[Part], *, is_singl
 
 
 def _beside_json(shape: AnyShape, group: _Group, num_tools: int, *, is_single: bool) -> _Group:
-    """Where content is JSON too, a call without a marker is JSON as a whole: both begin with the same brace."""
+    """If content is JSON, too, a call without a marker becomes one JSON value: both begin with the same brace."""
     if not group.head or not isinstance(shape, JSONCalls):
         return group
     keys = {"name_key": shape.name_key, "arguments_key": shape.arguments_key, "wrapper": shape.wrapper}
@@ -190,7 +190,7 @@ def _beside_json(shape: AnyShape, group: _Group, num_tools: int, *, is_single: b
 
 
 def _is_clear(start: str, first: str) -> bool:
-    """Content does not contain the marker by chance, or the row has no better one."""
+    """Whether content is unlikely to contain the marker by chance, or the format has no better marker."""
     return start == first or (start[0] in "<[" and not (first and start.endswith(first)))
 
 
@@ -210,7 +210,7 @@ def _one_call(shape: NamedCalls | TaggedCalls | BareCalls) -> Part:
 
 
 def _form(text: str) -> list[Part]:
-    """Text with its placeholders as expressions."""
+    """A template text as parts, with its placeholders as regular expressions."""
     parts = re.split(r"(\{\w+\})", text)
     return [{"regex": _FORMS[part]} if part in _FORMS else part for part in parts if part]
 
@@ -238,7 +238,7 @@ def _tagged(shape: TaggedCalls, index: int, tool: Tool) -> list[Part]:
 def _python_calls(
     shape: PythonCalls, tools: Sequence[Tool], options: list[Part], *, is_single: bool
 ) -> tuple[Part, list[_Group]]:
-    """What follows a marker, and the calls that need none."""
+    """The part after a marker, and groups for calls without a marker."""
     more: Part = {"many": [_COMMA, _TOOLS], "least": 0, "most": 0 if is_single else None}
     bare: list[_Group] = []
     for tool, option in zip(tools, options, strict=True):
@@ -249,7 +249,7 @@ def _python_calls(
 
 
 def _json_calls(shape: JSONCalls, row: Format, *, is_single: bool) -> tuple[Part, list[_Group]]:
-    """What follows a marker, and the calls that need none."""
+    """The part after a marker, and groups for calls without a marker."""
     colon, comma = _IN_JSON[":"], _IN_JSON[","]
     before_id = f'"{shape.id_key}"{colon}"'
     early = f'(?:{before_id}[0-9]{{1,4}}"{comma})?' if shape.id_key and row.id_form == "any" else ""
@@ -261,7 +261,7 @@ def _json_calls(shape: JSONCalls, row: Format, *, is_single: bool) -> tuple[Part
     # Without a marker at the end, a bracket after an object would be read as part of a list.
     lists = [array, _list_of(whole, _GAP, is_single=is_single)] if shape.end or is_single else [array]
     marked: Part = [_GAP, {"any": lists}, _GAP, shape.end]
-    # The head ends with the quotation mark of a key: that tells calls from other objects.
+    # The head ends with the first key, which distinguishes calls from other JSON objects.
     head = rf"{_SPACES}\{{{_SPACES}" + (f'"{shape.wrapper}"' if shape.wrapper else key)
     rest: Part = [{"regex": colon}, [array, _GAP, "}"] if shape.wrapper else call]
     return marked, [_Group(head=head, rest=rest)]

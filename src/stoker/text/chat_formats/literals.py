@@ -1,4 +1,4 @@
-"""Literals of other notations than JSON, passed on as JSON while they are read."""
+"""Converts literals in notations other than JSON to JSON, while they are generated."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Literals:
     """A notation for values."""
 
     quotes: tuple[str, ...]
-    """Each stands around text."""
+    """The delimiters of strings; each begins and ends a string."""
     escapes: bool
-    """A backslash in text has a meaning."""
+    """A backslash in a string begins an escape sequence."""
     bare_keys: bool
     """Keys of objects have no quotes."""
 
@@ -34,7 +34,7 @@ BARE = Literals(('"',), escapes=False, bare_keys=True)
 
 
 def read_literal(scanner: Scanner, emit: Emit, literals: Literals, depth: int = 0) -> Waits[bool]:
-    """Passes on one value as JSON. Returns whether it is complete."""
+    """Emits one value as JSON. Returns whether the value is complete."""
     yield from scanner.spaces()
     if depth > _MAX_DEPTH:
         return False
@@ -115,7 +115,7 @@ def _string(scanner: Scanner, emit: Emit, literals: Literals, quote: str) -> Wai
 
 
 def _escape(scanner: Scanner) -> Waits[str]:
-    """The character that an escape stands for, after its backslash."""
+    """Reads an escape sequence after its backslash; returns the character, or the text if the sequence is unknown."""
     char = yield from scanner.take()
     if char not in _CODES:
         return _ESCAPES.get(char, f"\\{char}")

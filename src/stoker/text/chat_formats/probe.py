@@ -1,4 +1,4 @@
-"""Finds the format of a model: the row of the table that reads back what the model's own chat template writes."""
+"""Detects the format of a model: the row of the table that parses what the model's own chat template writes."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ _USER = Message(role="user", content="probe-question")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
-    """What a chat template can say, found by rendering small conversations with it."""
+    """The capabilities of a chat template, detected by rendering small conversations with it."""
 
     row: Format
     reason: str
-    """Why this row."""
+    """Why this row of the table was chosen, in words."""
     takes_system: bool = True
     """The template writes system prompts."""
     takes_more_systems: bool = True
-    """The template writes further ones, too: behind the first, and later in the conversation."""
+    """The template writes further system prompts, too: after the first, and later in the conversation."""
     takes_developer: bool = True
-    """The template writes what a developer says."""
+    """The template writes messages with the role `developer`."""
     renders_tools: bool
     """The template writes the definitions of tools."""
     renders_calls: bool
@@ -71,11 +71,11 @@ class ChatFormat:
 
 
 def find_format(template: ChatTemplate, name: str = "") -> ChatFormat:
-    """The format of the model that this template is of.
+    """The format of a model, detected from its chat template.
 
     Args:
-        template: the model's.
-        name: of the format of tool calls, or `none`; empty = the one that the template writes.
+        template: the model's chat template.
+        name: name of the format of tool calls, or `none`; empty = the one that the template writes.
     """
     turns = list(_call_turns(template))
     prompt = _render(template, [_USER], tools=_TOOLS)
@@ -98,11 +98,11 @@ def find_format(template: ChatTemplate, name: str = "") -> ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What a template writes for an assistant's turn with calls."""
+    """The text that a template writes for an assistant's turn with calls."""
 
     text: str
     opening: str
-    """The end of the prompt before it."""
+    """The end of the prompt before the turn."""
     num_calls: int
 
 
@@ -130,7 +130,7 @@ def _row(template: ChatTemplate, turns: Sequence[_Turn], *, renders_tools: bool)
 
 
 def _call_turns(template: ChatTemplate) -> Iterable[_Turn]:
-    """The turns that the template writes with two calls, and with one."""
+    """The turns that the template writes for two calls, and for one."""
     for num_calls in (2, 1):
         opening, text = _turn(template, _call_message(num_calls))
         if text:
@@ -159,7 +159,7 @@ def _takes_more_systems(template: ChatTemplate) -> bool:
 
 
 def _turn(template: ChatTemplate, message: Message) -> tuple[str, str]:
-    """What a message adds to a prompt: what opens the assistant's turn, if a prompt ends with that, and the rest."""
+    """The prompt that opens an assistant's turn (empty if no prompt ends so), and the text that the message adds."""
     before = _render(template, [_USER], add_generation_prompt=False, tools=_TOOLS)
     after = _render(template, [_USER, message], add_generation_prompt=False, tools=_TOOLS)
     if not before or not after:
@@ -171,14 +171,14 @@ def _turn(template: ChatTemplate, message: Message) -> tuple[str, str]:
 
 
 def _num_shared(first: str, second: str) -> int:
-    """Characters that both begin with."""
+    """The length of the common prefix."""
     return next((at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), len(first))
 
 
 def _read_calls(turn: _Turn, row: Format) -> tuple[list[tuple[str, Json]], int]:
-    """The complete calls of a turn, as this row reads them, and how many characters are left as content.
+    """The complete calls of a turn, as parsed in this format, and the number of characters that are left as content.
 
-    A header may stand before a call without a marker.
+    If the format has calls without a marker, a header before the call is skipped.
     """
     events = read_whole(turn.text, row, _PARAMETERS, opening=turn.opening)
     is_unmarked = row.calls is not None and not all(row.calls.starts)
@@ -212,7 +212,7 @@ def _loaded(arguments: str) -> Json:
 
 
 def _with_thinking(template: ChatTemplate, row: Format) -> tuple[Format, bool]:
-    """The row with the template's markers of reasoning, and whether there are any."""
+    """The row with the reasoning markers of the template, and whether the template has any."""
     reasoned = Message(role="assistant", content=_CONTENT, reasoning=_REASONING)
     texts = [_turn(template, reasoned)[1], *(_opening(template, value) for value in (True, None)), template.source]
     spans = [row.thinking, *dict.fromkeys(each.thinking for each in (PLAIN, *FORMATS)), *MORE_THINKING]
@@ -228,7 +228,7 @@ def _differs(template: ChatTemplate) -> bool:
 
 
 def _opening(template: ChatTemplate, enable_thinking: bool | None) -> str:
-    """The end of a prompt, from the question on."""
+    """The end of a prompt, after the user's question."""
     values = {} if enable_thinking is None else {"enable_thinking": enable_thinking, "thinking": enable_thinking}
     prompt = _render(template, [_USER], tools=_TOOLS, **values)
     return prompt.rpartition("probe-question")[2]

@@ -1,4 +1,4 @@
-"""Reads an answer as reasoning, content and tool calls, while it is written. It knows no tokens and no wire format."""
+"""Parses an answer into reasoning, content and tool calls during generation. Independent of tokens and wire formats."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from stoker.text.messages import Json
 
 
 class Marks:
-    """Control tokens as code points that no text has, so that a marker that is a token is never read from text.
+    """Represents control tokens as code points that cannot occur in text.
+
+    So text that only spells a marker is not mistaken for the control token.
 
     Args:
-        tokens: the spellings of those markers that are single tokens of the vocabulary.
+        tokens: the spellings of the markers that are single tokens of the vocabulary.
     """
 
     def __init__(self, tokens: Iterable[str] = ()) -> None:
@@ -32,7 +34,7 @@ class Marks:
         return self._marks[token]
 
     def joined(self, text: str, marks: Sequence[tuple[int, str]]) -> str:
-        """The text with the code points of tokens at their offsets; other tokens add their spelling."""
+        """The text with the code points of tokens inserted at their offsets; unknown tokens are inserted as spelled."""
         pieces: list[str] = []
         start = 0
         for offset, token in marks:
@@ -41,31 +43,31 @@ class Marks:
         return "".join([*pieces, text[start:]])
 
     def encode(self, marker: str) -> str:
-        """A marker, with the code points of its tokens."""
+        """A marker with its tokens replaced by their code points."""
         for token, mark in self._marks.items():
             marker = marker.replace(token, mark)
         return marker
 
     def spelled(self, text: str) -> str:
-        """The text with the tokens' spellings."""
+        """The text with code points replaced by the tokens' spellings."""
         return text.translate(self._tokens)
 
     def dropped(self, text: str) -> str:
-        """The text without the tokens."""
+        """The text without code points of tokens."""
         return text.translate(self._dropped)
 
 
 class Reader:
-    """One answer on its way out. However it is cut into pieces, the events make up the same.
+    """Parses one answer incrementally. The events are equivalent, however the text is split into pieces.
 
     Args:
-        chat_format: how the model writes.
-        tools: the parameters' JSON schema of each offered tool, by name. None = calls are not looked for.
-        tokens: the spellings of the format's markers that are control tokens; `Marks` stand for them in the text.
-        opening: the end of the prompt; it may leave reasoning or a call open.
-        max_calls: further calls are left out; None = no limit.
-        custom: names of the tools that take a text; the others take a JSON object.
-        is_continued: some of what `opening` opens is written already, so white space at the beginning counts.
+        chat_format: the format in which the model writes.
+        tools: the JSON schema of each offered tool's parameters, by name. None = calls are not parsed.
+        tokens: the spellings of the format's markers that are control tokens; `Marks` represent them in the text.
+        opening: the end of the prompt, which may open reasoning or a call.
+        max_calls: further calls are dropped; None = no limit.
+        custom: names of the custom tools, which take text; the others take a JSON object.
+        is_continued: the prompt has a part of what `opening` opens, so leading white space of the answer is kept.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Reader:
         self.marks = Marks(tokens)
         self.format_name = chat_format.name
         self.num_mistaken = 0
-        """Texts that looked like a call and were none."""
+        """Number of texts that looked like a call but were none."""
         self._format = chat_format
         self._shape: AnyShape | None = None
         if chat_format.calls is not None and tools is not None:
@@ -92,9 +94,9 @@ class Reader:
         self._events: list[Event] = []
         self._calls = Calls(self._events.append, tools, self._scanner.forget, max_calls, custom)
         self._held = ""
-        """White space at the end of what has been read. It is content only if more content follows."""
+        """Trailing white space of the text so far. It is content only if more content follows."""
         self._strips = False
-        """White space at the beginning of the following text is no part of it."""
+        """Leading white space of the following text is dropped."""
         self._has_calls = self._has_content = False
         self._running: Generator[None, None, None] | None = self._read()
         self._push(self._opened_by(opening))
@@ -102,12 +104,12 @@ class Reader:
             self._strips = False
 
     def push(self, text: str) -> list[Event]:
-        """Takes a piece of the answer; returns what it adds."""
+        """Takes the next piece of the answer; returns the events that it completes."""
         self._push(text)
         return self._taken()
 
     def flush(self) -> list[Event]:
-        """The answer has ended; returns the rest of it."""
+        """Ends the answer; returns the remaining events."""
         self._scanner.end()
         self._push("")
         return self._taken()
@@ -123,7 +125,7 @@ class Reader:
         return events
 
     def _opened_by(self, prompt: str) -> str:
-        """The marker that the prompt ends with, if what follows belongs to it."""
+        """The marker with which the prompt ends, if the answer continues its span; else empty."""
         tail = prompt.rstrip()
         starts = () if self._format.calls is None else self._format.calls.starts
         if self._shape is None:
@@ -153,7 +155,7 @@ class Reader:
 
     @property
     def _section(self) -> tuple[str, str]:
-        """Markers around calls."""
+        """The markers before and after all calls; empty = the format has none."""
         return getattr(self._shape, "section", ("", ""))
 
     def _content(self, text: str) -> None:
@@ -163,7 +165,7 @@ class Reader:
         self._write(Reasoning, text)
 
     def _write(self, kind: type[Content | Reasoning], text: str) -> bool:
-        """Adds text without the white space at its ends; returns whether there was more than that."""
+        """Emits text without trailing white space, which is held back; returns whether there was other text."""
         text = self.marks.dropped(text)
         text = self._held + (text.lstrip() if self._strips else text)
         body = text.rstrip()
@@ -185,7 +187,7 @@ class Reader:
             yield from self._bare_call()
 
     def _bare_call(self) -> Waits[None]:
-        """Where calls have no marker, an answer that begins with a bracket may be one."""
+        """Parses a call without a marker, in formats that have such calls: the answer begins with a bracket."""
         if self._shape is None or all(self._shape.starts):
             return
         yield from self._scanner.spaces()
@@ -223,13 +225,13 @@ class Reader:
 def read_whole(
     text: str, chat_format: Format, tools: Mapping[str, Mapping[str, Json]] | None = None, opening: str = ""
 ) -> list[Event]:
-    """Reads a complete answer whose markers are all text."""
+    """The events of a complete answer whose markers are all plain text."""
     reader = Reader(chat_format, tools, opening=opening)
     return _joined([*reader.push(text), *reader.flush()])
 
 
 def _joined(events: Iterable[Event]) -> list[Event]:
-    """The same events, neighbors of one kind that carry text as one."""
+    """The events, with neighbors of the same text-carrying kind merged."""
     joined: list[Event] = []
     for event in events:
         last = joined[-1] if joined else None

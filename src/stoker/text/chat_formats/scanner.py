@@ -1,7 +1,7 @@
-"""Text that arrives in pieces, for readers that are written as if it were whole.
+"""A scanner for text that arrives in pieces. Parsers that use it are written as if the text were complete.
 
-A reader is a generator. Wherever a decision needs text that has not arrived, it yields, and goes on when there is more.
-No decision depends on where the pieces were cut, so every cutting of an answer reads the same.
+A parser is a generator. When a decision needs text that has not arrived, it yields, and continues when there is more.
+No decision depends on where the text was split, so every split of an answer is parsed in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Waits: TypeAlias = Generator[None, None, T]
 Emit: TypeAlias = Callable[[str], None]
 
 FIRST_MARK, LAST_MARK = 0xD800, 0xDFFF
-"""Code points that stand for control tokens. Text of a model never has them: they are surrogates."""
+"""Range of code points that represent control tokens. They are surrogates, which a model's text never contains."""
 
 
 def is_mark(char: str) -> bool:
@@ -27,7 +27,7 @@ _SPACES = re.compile(r"\s*")
 
 
 class Markers:
-    """Strings that end a stretch of text. The earliest wins, then the longest."""
+    """A set of strings to search for. The earliest match wins; of several at one position, the longest."""
 
     def __init__(self, markers: Iterable[str]) -> None:
         self._markers = sorted({marker for marker in markers if marker}, key=len, reverse=True)
@@ -41,7 +41,7 @@ class Markers:
         return None if match is None else (match.start(), match.group())
 
     def pending(self, text: str, start: int) -> int:
-        """Where the end of `text` may turn out to begin a marker that is longer than what is there; else its length."""
+        """The position of a possible incomplete marker at the end of `text`; the length of `text` if there is none."""
         for at in range(max(start, len(text) - self._longest + 1), len(text)):
             if text[at] in self._firsts and any(
                 len(marker) > len(text) - at and text.endswith(marker[: len(text) - at]) for marker in self._markers
@@ -51,12 +51,12 @@ class Markers:
 
 
 class Scanner:
-    """The unread text of an answer."""
+    """The unread text of one answer, and the operations that read it."""
 
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
-        """Where the unread text begins."""
+        """Index in `_text` of the first unread character."""
         self._is_ended = False
         self._log: list[str] | None = None
 
@@ -64,34 +64,34 @@ class Scanner:
         self._text, self._at = self._text[self._at :] + text, 0
 
     def end(self) -> None:
-        """No more text comes."""
+        """Marks the text as complete: waiting parsers take the current end as the end of the answer."""
         self._is_ended = True
 
     def record(self, text: str = "") -> None:
-        """Keeps what is read from now on, after `text`, until `recorded` or `forget`."""
+        """Starts to record the text that is read, beginning with `text`, until `recorded` or `forget`."""
         self._log = [text]
 
     def forget(self) -> None:
         self._log = None
 
     def recorded(self) -> str:
-        """Everything since `record`, which ends."""
+        """Stops recording; returns the text since `record`."""
         text, self._log = "".join(self._log or ()), None
         return text
 
     def peek(self) -> Waits[str]:
-        """The next character, unread; empty at the end."""
+        """The next character, which stays unread; empty at the end."""
         while self._at == len(self._text) and not self._is_ended:
             yield
         return self._text[self._at : self._at + 1]
 
     def take(self) -> Waits[str]:
-        """The next character; empty at the end."""
+        """Reads the next character; empty at the end."""
         yield from self.peek()
         return self._advance(1)
 
     def takes(self, literal: str) -> Waits[bool]:
-        """Reads `literal` if it comes next."""
+        """Reads `literal` if it comes next; returns whether it did."""
         while not self._text.startswith(literal, self._at):
             if self._is_ended or not literal.startswith(self._text[self._at : self._at + len(literal)]):
                 return False
@@ -110,14 +110,14 @@ class Scanner:
             yield
 
     def match(self, pattern: re.Pattern[str]) -> Waits[str]:
-        """Reads the characters of which each matches `pattern`."""
+        """Reads characters as long as each matches `pattern`; returns them."""
         read = ""
         while (char := (yield from self.peek())) and pattern.match(char):
             read += self._advance(1)
         return read
 
     def until(self, markers: Markers, emit: Emit) -> Waits[str | None]:
-        """Passes on the text before the first marker, which is read too and returned; None at the end."""
+        """Emits the text before the first marker, then reads and returns the marker; None = the answer ended before."""
         while True:
             found = markers.find(self._text, self._at)
             pending = len(self._text) if self._is_ended else markers.pending(self._text, self._at)
@@ -132,9 +132,9 @@ class Scanner:
             yield
 
     def text_until(self, markers: Markers, max_chars: int) -> Waits[tuple[str, str | None]]:
-        """The text before the first marker, and the marker, which is read too.
+        """Reads and returns the text before the first marker, and the marker.
 
-        The marker is None at the end of the answer, or when the text is longer than `max_chars`.
+        The marker is None if the answer ended before, or if the text is longer than `max_chars`.
         """
         read: list[str] = []
         search = self.until(markers, read.append)
@@ -149,7 +149,7 @@ class Scanner:
             yield
 
     def json_value(self, emit: Emit) -> Waits[bool]:
-        """Passes on one JSON value as it is written. Returns whether it is complete."""
+        """Emits one JSON value unchanged. Returns whether the value is complete."""
         depth, is_string, is_escaped, has_begun = 0, False, False, False
         while char := (yield from self.peek()):
             if is_mark(char) or (depth == 0 and not is_string and char in ",]} \t\r\n"):

@@ -1,6 +1,6 @@
-"""How models write tool calls: five shapes, each a frozen description that reads calls as events.
+"""The syntaxes in which models write tool calls: five shapes, each a frozen description that parses calls.
 
-Every field of a shape that is a marker may be replaced by the code points of control tokens (`with_marks`).
+Every field of a shape that is a marker can be replaced by the code points of control tokens (`with_marks`).
 
     JSONCalls     <tool_call>{"name": "f", "arguments": {"k": 1}}</tool_call>
     NamedCalls    [TOOL_CALLS]f[ARGS]{"k": 1}
@@ -39,29 +39,29 @@ ShapeT = TypeVar("ShapeT", bound="AnyShape")
 
 
 def _plain(default: str) -> str:
-    """A field that is no marker."""
+    """A field that is not a marker, so `with_marks` leaves it unchanged."""
     return field(default=default, metadata={"marker": False})
 
 
 class Shape(Protocol):
-    """A way to write tool calls."""
+    """A syntax of tool calls."""
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Markers that begin a call; an empty one: a call is the whole answer, without a marker."""
+        """Markers that begin a call. An empty string means that a call without a marker may be the whole answer."""
         ...
 
     def read(self, scanner: Scanner, calls: Calls, start: str) -> Waits[None]:
-        """Reads the calls after the marker `start`.
+        """Parses the calls after the marker `start`.
 
         Raises:
-            NotACall: before any call has begun.
+            NotACall: the text is not a call. Raised only before a call has begun.
         """
         ...
 
 
 def with_marks(shape: ShapeT, encode: Callable[[str], str]) -> ShapeT:
-    """The same shape with its markers spelled in code points of control tokens."""
+    """The shape with `encode` applied to its markers, which replaces control tokens by their code points."""
     changed: dict[str, object] = {}
     for each in fields(shape):
         value: object = getattr(shape, each.name)
@@ -83,11 +83,11 @@ class JSONCalls:
     name_key: str = _plain("name")
     arguments_key: str = _plain("arguments")
     name_is_key: bool = False
-    """The object is `{name: arguments}`."""
+    """The object is `{name: arguments}`, without `name_key` and `arguments_key`."""
     wrapper: str = _plain("")
-    """The calls are the value of this key."""
+    """Key of an enclosing object whose value is the calls; empty = no enclosing object."""
     id_key: str = _plain("")
-    """Of the call's id, which models write after the arguments, or before the name if it is a number."""
+    """Key of the call's id, which models write after the arguments, or before the name if it is a number."""
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -164,18 +164,18 @@ class NamedCalls:
     section: tuple[str, str] = ("", "")
     """Markers around all calls."""
     before_name: str = ""
-    """What stands between the marker and this one is no part of the name."""
+    """Marker before the name. Text between `start` and this marker is not part of the name."""
     before_arguments: str = ""
-    """After the name. Empty = the arguments follow at once."""
+    """Marker between the name and the arguments; empty = the arguments follow immediately."""
     fence: tuple[str, str] = ("", "")
-    """Around the arguments."""
+    """Markers around the arguments."""
     end: str = ""
     name_pattern: str = _plain(r"\s*([\w.-]+)")
-    """What of the text before the arguments is the name: the first group."""
+    """Regular expression for the text before the arguments; its first group is the name."""
     writes_before: str = _plain("")
-    """What a model writes before the name, or before `before_name`: `{number}` and `{id}` stand for such."""
+    """Text that a model writes before the name or `before_name`; `{number}` and `{id}` are placeholders."""
     writes_after: tuple[str, ...] = ("",)
-    """What it may write between the name and `before_arguments`, in the same way."""
+    """Alternatives of the text between the name and `before_arguments`, with the placeholders of `writes_before`."""
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -210,32 +210,32 @@ class NamedCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaggedCalls:
-    """The name and each argument between markers. Text is raw; other values are JSON, or Python's literals."""
+    """The name and each argument between markers. Strings are raw text; other values are JSON or Python literals."""
 
     start: str
     others: tuple[str, ...] = ()
     """Further markers that may begin a call."""
     section: tuple[str, str] = ("", "")
-    """Markers around all calls, or around each."""
+    """Markers around all calls, or around each call."""
     name_end: str = ""
-    """Empty = the name ends where the first argument or the end begins."""
+    """Marker after the name; empty = the name ends where `key_start` or `end` begins."""
     head_end: str = ""
-    """Attributes of the call, up to this marker, stand after the name."""
+    """Marker after the attributes of the call, which follow the name; empty = no attributes."""
     writes_head: str = _plain("")
-    """What a model writes as such: `{number}` stands for one."""
+    """Attributes of the call as a model writes them; `{number}` is a placeholder."""
     key_start: str
     key_end: str
     attributes_end: str = ""
-    """Attributes of the argument, up to this marker, stand after the key."""
+    """Marker after the attributes of an argument, which follow the key; empty = no attributes."""
     writes_attributes: tuple[str, ...] = ("", "")
-    """What a model writes as such for text, and the alternatives for anything else."""
+    """Attributes of an argument as a model writes them: first for a string, then alternatives for other values."""
     value_start: str = ""
     value_end: str
     quotes: tuple[str, str] = ("", "")
-    """May stand around text."""
+    """Optional markers around a string."""
     end: str
     trims_newline: bool = False
-    """One line break after and before the markers of a value is no part of the value."""
+    """One line break after the marker before a value, and one before `value_end`, are not part of the value."""
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -346,7 +346,7 @@ class PythonCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareCalls:
-    """An object whose keys and words have no quotes; a marker stands around text."""
+    """An object whose keys and words have no quotes; strings are enclosed in the marker `quote`."""
 
     start: str
     quote: str
@@ -371,7 +371,7 @@ AnyShape: TypeAlias = JSONCalls | NamedCalls | TaggedCalls | PythonCalls | BareC
 
 
 def _members(scanner: Scanner, emit: Emit, literals: Literals, after_key: str, end: str) -> Waits[bool]:
-    """Passes on `k=1, …)` as a JSON object. Returns whether it is complete."""
+    """Emits `k=1, …)` as a JSON object. Returns whether the object is complete."""
     opening = "{"
     while True:
         yield from scanner.spaces()

@@ -1,6 +1,7 @@
-"""The formats in which models reason and call tools, as data. A new format is a row here.
+"""The table of formats in which models reason and call tools. A new format is a new row here.
 
-Which row is a model's is not said by its name: `probe` takes the one that reads what the model's own template writes.
+The row of a model is not chosen by the model's name: `probe` takes the row that parses what the model's own chat
+template writes.
 """
 
 from __future__ import annotations
@@ -14,31 +15,31 @@ from stoker.errors import ConfigError
 from stoker.text.chat_formats.shapes import AnyShape, BareCalls, JSONCalls, NamedCalls, PythonCalls, TaggedCalls
 
 Span: TypeAlias = tuple[str, str]
-"""The markers where something begins and ends."""
+"""The markers at the beginning and the end of something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How a family of models writes reasoning, content and calls."""
+    """The format in which a family of models writes reasoning, content and tool calls."""
 
     name: str
     calls: AnyShape | None
     """None = the format has no tool calls."""
     thinking: Span = ("<think>", "</think>")
     wrappers: tuple[str, ...] = ()
-    """Markers around content. They are no part of it."""
+    """Markers around content, which are removed from it."""
     calls_end_thinking: bool = False
-    """A call that begins in open reasoning ends the reasoning."""
+    """A call that begins inside the reasoning ends the reasoning."""
     max_calls: int | None = None
-    """Most calls in one answer; None = no limit."""
+    """Maximum number of calls in one answer; None = no limit."""
     id_form: str = "any"
     """Form of a call's id in the template: `any`, `alnum9` (9 letters or digits), `kimi` (`functions.name:index`)."""
     hints: tuple[str, ...] = ()
-    """Strings in a template that does not write calls, by which the format is known all the same."""
+    """Strings that identify the format in the source of a template that does not write calls."""
 
     @property
     def call_markers(self) -> tuple[str, ...]:
-        """What calls begin with, where they have a marker."""
+        """The markers that begin calls, or the section of all calls; empty markers are left out."""
         if self.calls is None:
             return ()
         return tuple(marker for marker in (getattr(self.calls, "section", ("",))[0], *self.calls.starts) if marker)
@@ -339,24 +340,24 @@ FORMATS: tuple[Format, ...] = (
 )
 
 GENERIC = Format(name="generic", calls=JSONCalls(wrapper="tool_calls"))
-"""For templates that know no tools: the model is told in the system prompt to write this."""
+"""The format for templates without tools: the system prompt instructs the model to write it."""
 
 CHATML_END = "<|im_end|>"
-"""The end of a message in ChatML, which is the template of a model without one."""
+"""The end of a message in ChatML, which is used for a model without a chat template."""
 
 PLAIN = Format(name="plain", calls=None)
-"""Reasoning only."""
+"""The format without tool calls: only reasoning is parsed."""
 
 MORE_THINKING: tuple[Span, ...] = (("<mm:think>", "</mm:think>"),)
-"""Markers of reasoning in templates whose calls no row reads."""
+"""Further markers of reasoning, of templates whose calls no row parses."""
 
 
 NO_TOOLS = "none"
-"""What the settings call a format without tool calls."""
+"""Name in the settings for a format without tool calls."""
 
 
 def check_tool_format(name: str) -> None:
-    """Checks the name of a format as the settings have it; empty = by the chat template.
+    """Checks the name of a format in the settings; empty = detected from the chat template.
 
     Raises:
         ConfigError: there is no such format.
@@ -368,7 +369,7 @@ def check_tool_format(name: str) -> None:
 
 
 _TOKEN = re.compile(r"<\|?[^<>\s]+>|\[/?[A-Z_]+\]")
-"""Text that is one token in the vocabularies that have it."""
+"""Text that usually is a single control token, in vocabularies that have it."""
 
 
 def marker_tokens(row: Format) -> frozenset[str]:
@@ -384,4 +385,4 @@ def _texts(shape: AnyShape) -> Iterator[str]:
 
 
 ALL_MARKER_TOKENS = frozenset(token for row in FORMATS for token in marker_tokens(row))
-"""Marker tokens of all formats."""
+"""The marker tokens of all formats."""

@@ -1,4 +1,4 @@
-"""Makes a tokenizer from a model's vocabulary."""
+"""A tokenizer that is made from the vocabulary in a model's file, without libllama."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ __all__ = ["VocabularyTokenizer", "build_tokenizer"]
 
 _HOME = "stoker.text.vocabulary.tokenizer"
 __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, _HOME))
-"""A process that only measures a model reads the names of rules, and makes no tokenizer."""
+"""Loaded lazily: a process that only measures a model needs the names of rules, but no tokenizer."""

@@ -1,4 +1,4 @@
-"""Byte-pair encoding with the merges of the file: words are cut and merged by `tokenizers`, without the GIL."""
+"""Byte-pair encoding (BPE) with the merges of the file. The library `tokenizers` splits and merges without the GIL."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stoker.text.vocabulary.word_rules import WordRule
 
 _NEWLINES = re.compile(r"(\n+)")
 SLICE = 1 << 16
-"""Characters that are encoded at once: `tokenizers` takes up to 400 bytes for each meanwhile."""
+"""Number of characters that are encoded at once. `tokenizers` needs up to 400 bytes of memory for each."""
 _MARGIN = 16
-"""Number of words at the end of a slice that the following text might cut differently."""
+"""Number of words at the end of a slice that the following text might split differently."""
 
 
 def _letters_of_bytes() -> list[str]:
@@ -30,21 +30,24 @@ def _letters_of_bytes() -> list[str]:
 
 
 BYTE_LETTERS = _letters_of_bytes()
-"""GPT-2's spelling of bytes: the letter of each of the 256, by byte."""
+"""GPT-2's spelling of bytes: the letter for each of the 256 bytes, by byte."""
 
 
 class BytePairEncoder:
-    """Satisfies `FragmentEncoder`.
+    """The BPE encoder of one vocabulary. Satisfies `FragmentEncoder`.
 
-    libllama also merges to words that are no tokens, and then looks up their bytes. `tokenizers` knows tokens only:
-    such words get ids after the real ones, which never leave this class.
+    libllama also applies merges whose result is not a token, and then looks up the bytes of the result. `tokenizers`
+    supports only tokens, so such results get ids above the real ones, which never leave this class.
 
     Args:
-        token_ids: ids by text.
-        slice_size: longer texts are encoded so many characters at a time, if their words allow it, to the same tokens.
+        vocabulary: the vocabulary with its merges.
+        token_ids: token ids by text.
+        rule: how text is split into words.
+        slice_size: number of characters at a time in which longer texts are encoded, if their words allow it. The
+            tokens are the same.
 
     Raises:
-        ModelFileInvalid: there are no merges, or no tokens for bytes where they are needed.
+        ModelFileInvalid: the vocabulary has no merges, or lacks tokens for bytes that it needs.
     """
 
     def __init__(
@@ -90,21 +93,21 @@ class BytePairEncoder:
         return self._real(found) if self._bytes_of_unreal else found
 
     def _append_slices(self, text: str, found: list[int]) -> None:
-        """Words are cut from left to right, each where the last one ended: so one may go on at the end of any word."""
+        """Encodes a long text in slices. Words are split from left to right, so encoding can resume after any word."""
         begin, size = 0, self._slice_size
         while len(text) - begin > size:
             part = text[begin : begin + size]
             encoding = self._tokenizer.encode(part, add_special_tokens=False)
             num_settled, end = self._settled(encoding, part)
             if not num_settled:
-                size *= 2  # few words, long ones
+                size *= 2  # the slice has only a few long words
                 continue
             found += encoding.ids[:num_settled]
             begin, size = begin + end, self._slice_size
         found += self._tokenizer.encode(text[begin:], add_special_tokens=False).ids
 
     def _settled(self, encoding: Encoding, text: str) -> tuple[int, int]:
-        """The number of tokens that no following text can change, and where the last of them ends."""
+        """The number of tokens that no following text can change, and the index of the character after the last one."""
         last_word = encoding.token_to_word(len(encoding.ids) - 1) if encoding.ids else None
         for word in range((last_word or 0) - _MARGIN, 0, -1):
             tokens, place = encoding.word_to_tokens(word), encoding.word_to_chars(word)
@@ -138,7 +141,7 @@ class BytePairEncoder:
 
 
 def _runs(fragments: Sequence[Fragment], max_size: int) -> Iterator[list[Fragment]]:
-    """The fragments in order, in runs of at most so many characters; one that is longer is a run of its own."""
+    """The fragments in order, in runs of at most `max_size` characters. A longer fragment is a separate run."""
     run: list[Fragment] = []
     size = 0
     for fragment in fragments:
@@ -153,8 +156,8 @@ def _runs(fragments: Sequence[Fragment], max_size: int) -> Iterator[list[Fragmen
 
 
 def _lost_characters(unreal: Sequence[str]) -> str | None:
-    """Of vocabularies without merges to what is no token: the ASCII characters among bytes without a token. Others
-    have several bytes, of which those behind the first nearly always have one.
+    """See `FragmentEncoder.lost_characters`. If all merges lead to tokens, these are the ASCII characters without a
+    token. Other characters have several bytes, and the bytes after the first nearly always have tokens.
     """
     if not set(unreal) <= set(BYTE_LETTERS):
         return None
@@ -163,7 +166,7 @@ def _lost_characters(unreal: Sequence[str]) -> str | None:
 
 
 def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs in order; of two equal ones the first counts, and one with a space in it never applies."""
+    """The merges as pairs, in order. Of two equal ones the first counts, and parts with a space are dropped."""
     if not _is_unicode("".join(merges)):
         merges = [merge for merge in merges if _is_unicode(merge)]
     parts = [merge.partition(" ") for merge in dict.fromkeys(merges)]
@@ -171,7 +174,7 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _unicode_tokens(token_ids: Mapping[str, int]) -> dict[str, int]:
-    """Tokens that `tokenizers` can be given. One look at all of them is much quicker than one at each."""
+    """The tokens that are valid Unicode, as `tokenizers` requires. One check of all is much faster than many."""
     if _is_unicode("".join(token_ids)):
         return dict(token_ids)
     return {text: token_id for text, token_id in token_ids.items() if _is_unicode(text)}

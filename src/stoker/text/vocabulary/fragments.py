@@ -1,4 +1,4 @@
-"""Cuts a text at the special tokens in it. It does not encode the pieces between them."""
+"""Splits a text at the special tokens in it. Does not encode the pieces between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Protocol, TypeAlias
 
 SPACES = " \t\n\v\f\r"
-"""Characters that a token may strip."""
+"""White space that a special token may strip beside it."""
 
 Fragment: TypeAlias = str | int
 """A piece of text, never empty, or the id of a special token."""
@@ -17,7 +17,7 @@ Fragment: TypeAlias = str | int
 
 @dataclass(frozen=True, slots=True)
 class ParsedToken:
-    """A token whose text is looked for."""
+    """A special token that is searched for in texts, and whether it strips white space on its sides."""
 
     token_id: int
     text: str
@@ -26,12 +26,12 @@ class ParsedToken:
 
 
 class FragmentSplitter:
-    """Finds tokens as libllama does: the longest token (in bytes) first, wherever it is, then the next longest.
+    """Finds special tokens as libllama does: all places of the longest token (in bytes), then of the next longest.
 
-    Gemma has more than 6,000 such tokens: which of them are in a text at all is found out without trying each.
+    Gemma has more than 6,000 such tokens, so the tokens that occur in a text are found without searching for each.
 
     Args:
-        tokens: their texts are distinct and not empty.
+        tokens: the tokens to search for; their texts are distinct and not empty.
     """
 
     def __init__(self, tokens: Iterable[ParsedToken]) -> None:
@@ -46,7 +46,7 @@ class FragmentSplitter:
         self._heads = _heads(self._lengths)
 
     def split(self, text: str) -> list[Fragment]:
-        """The fragments in order; together they are the text, but for spaces that a token strips."""
+        """The fragments in order. Together they are the text, except for white space that a token strips."""
         fragments: list[Fragment] = [text] if text else []
         for _, token in sorted(self._present(text)):
             cut: list[Fragment] = []
@@ -75,7 +75,10 @@ class FragmentSplitter:
 
 
 def _chains(texts: Iterable[str]) -> list[list[str]]:
-    """Chains of texts, each the beginning of the next, such as runs of spaces: a text without one has no longer one."""
+    """Groups texts into chains, each text a prefix of the next, such as runs of spaces.
+
+    If a text does not contain one element of a chain, it contains none of the later ones.
+    """
     chains: list[list[str]] = []
     for text in sorted(texts):
         if chains and text.startswith(chains[-1][-1]):
@@ -86,7 +89,7 @@ def _chains(texts: Iterable[str]) -> list[list[str]]:
 
 
 def _heads(lengths: Iterable[str]) -> re.Pattern[str] | None:
-    """Matches the first character of every place where a token may begin, by its first two characters."""
+    """A pattern for the first character of every place where a token may begin, judged by its first two characters."""
     seconds: dict[str, list[str]] = {}
     for head in lengths:
         seconds.setdefault(head[0], []).append(head[1:])
@@ -117,13 +120,13 @@ def _cut(text: str, token: ParsedToken, into: list[Fragment]) -> None:
 
 
 class FragmentEncoder(Protocol):
-    """Encodes the fragments of one text. Safe to use from several threads."""
+    """Encodes the fragments of a text to token ids. Safe to use from several threads."""
 
     @property
     def lost_characters(self) -> str | None:
-        """Characters that may become no token; all others are part of one. None: any may be lost."""
+        """Characters that encoding may drop; all others become part of a token. None = any character may be dropped."""
         ...
 
     def encode(self, fragments: Sequence[Fragment]) -> list[int]:
-        """Token ids; special tokens stay where they are."""
+        """The token ids of the fragments in order; ids of special tokens among the fragments are kept."""
         ...

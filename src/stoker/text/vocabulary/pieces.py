@@ -1,4 +1,4 @@
-"""What each token adds to a text, in bytes: the way back from token ids."""
+"""Decodes tokens: the bytes that each token adds to a text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _BYTE_OF_LETTER = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}
 
 
 def token_piece(text: str, attribute: int, *, is_byte_level: bool) -> bytes:
-    """The bytes of a token, special ones as they are written.
+    """The bytes of a token; special tokens as they are spelled.
 
     Args:
+        text: the token's text in the vocabulary.
         attribute: bits of `Attribute`.
-        is_byte_level: the text is spelled in `BYTE_LETTERS`; otherwise `▁` in it is a space.
+        is_byte_level: the text is spelled in `BYTE_LETTERS`; otherwise `▁` in it stands for a space.
     """
     if attribute & Attribute.PARSED:
         return _raw(text)
@@ -39,7 +40,7 @@ def _decoded_letter(letter: str, text: str) -> bytes:
     byte = _BYTE_OF_LETTER.get(letter)
     if byte is not None:
         return bytes((byte,))
-    # A vocabulary that is not what it says; libllama shows the fault in the same words.
+    # The vocabulary is not byte-level, contrary to its file. libllama writes the same text.
     return b"[UNK_BYTE_0x" + _raw(letter).hex().encode() + _raw(text) + b"]"
 
 

@@ -1,6 +1,6 @@
-"""The encoding of SentencePiece models as libllama does it: the best-scored merge goes first, leftmost on a tie.
+"""Encodes with SentencePiece BPE vocabularies as libllama does: the merge with the best score first, leftmost on a tie.
 
-`tokenizers` cannot: it gives each *pair* a rank of its own, and so breaks ties between equal scores differently.
+`tokenizers` cannot do this: it assigns each *pair* a unique rank, and so resolves ties of equal scores differently.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ _MAX_REMEMBERED_CHARACTERS = 64
 
 
 class ScoredPairEncoder:
-    """Satisfies `FragmentEncoder`. A word is encoded once and then remembered.
+    """The encoder of a SentencePiece vocabulary with scores. Satisfies `FragmentEncoder`. Encoded words are cached.
 
     Args:
-        token_ids: ids by text.
-        unknown_id: what stands for a byte that has no token.
-        adds_space_prefix: a space goes in front of every fragment that begins the text or follows a special token.
+        vocabulary: the vocabulary with its scores.
+        token_ids: token ids by text.
+        unknown_id: the token for a byte that has no token.
+        adds_space_prefix: a space is prepended to every fragment that begins the text or follows a special token.
     """
 
     def __init__(
@@ -76,9 +77,9 @@ class ScoredPairEncoder:
         return found
 
     def _merged(self, word: str) -> Iterator[str]:
-        """The pieces of a word after all merges, each a token or a single character."""
+        """Yields the pieces of a word after all merges; each is a token or a single character."""
         size, cost_of = len(word), self._cost_of.get
-        #  ...[left    ][middle ]...   pieces by where they begin; `ends[p]` is 0 once p is inside of another piece
+        #  ...[left    ][middle ]...   pieces by their start; `ends[p]` is 0 when p is inside another piece
         #               ^middle  ^end
         ends = list(range(1, size + 1))
         before = list(range(-1, size - 1))
@@ -113,7 +114,7 @@ def _byte_id(byte: int, token_ids: Mapping[str, int], unknown_id: int | None) ->
 
 
 def _word_pattern(tokens: Sequence[str]) -> re.Pattern[str]:
-    """Cuts a text before each run of `▁`, except where a token reaches over that place: then merges may, too."""
+    """A pattern that splits a text before each run of `▁`, except where a token, and so a merge, can span the place."""
     inside = {pair[0] for pair in re.findall("[^▁\0]▁", "\0".join(tokens))}
     if not inside:
         return re.compile("▁*[^▁]+|▁+")

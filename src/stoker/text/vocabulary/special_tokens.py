@@ -1,7 +1,7 @@
-"""Which tokens are special and how: libllama's defaults, its search by name, and its corrections of what files say.
+"""Determines the special tokens of a vocabulary as libllama does: defaults, search by name, and corrections of files.
 
 Follows `llama_vocab::impl::load` in <https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp>; where
-libllama takes whichever of several names its hash table lists first, the first of the lists below is taken here.
+libllama takes the one of several names that its hash table lists first, the first of the lists below is taken here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stoker.text.vocabulary.word_rules import WordRule
 
 
 class Attribute:
-    """Attributes of a token: bits, of which several can be set."""
+    """Attributes of a token, as bits that can be combined."""
 
     NORMAL: Final = 1
     UNKNOWN: Final = 2
@@ -24,13 +24,13 @@ class Attribute:
     USER_DEFINED: Final = 8
     BYTE: Final = 16
     STRIPS_LEFT: Final = 32
-    """Spaces in front of it belong to it."""
+    """White space before the token is stripped; `STRIPS_RIGHT` strips white space after it."""
     STRIPS_RIGHT: Final = 64
 
     HIDDEN: Final = UNKNOWN | CONTROL
     """The token adds nothing to a text."""
     PARSED: Final = HIDDEN | USER_DEFINED
-    """The token is looked for in a text before the text is cut into words."""
+    """The token is searched for in a text before the text is split into words."""
 
 
 _OF_TYPE: dict[int, int] = {
@@ -98,7 +98,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""Roles that a file may leave out: the token with such a text has it, and is a control token."""
+"""Roles that a file may omit, with token texts: the first that the vocabulary has gets the role as a control token."""
 
 ENDS_GENERATION = (
     "<|eot_id|>",
@@ -125,39 +125,40 @@ ENDS_GENERATION = (
     "[e~[",
 )
 _ALWAYS_SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-"""Tokens of gpt-oss's replies that a parser needs to see."""
+"""Tokens in the answers of gpt-oss that stay visible because a parser needs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialTokens:
-    """The special tokens of one vocabulary. `None`: it has no such token."""
+    """The special tokens of one vocabulary."""
 
     attributes: Sequence[int]
     """Bits of `Attribute`, by token id."""
     ids: Mapping[str, int]
     """Token ids by role, as in `Vocabulary.special_ids`; roles without a token are missing."""
     eog_ids: frozenset[int]
-    """Every token that ends a generation."""
+    """All end-of-generation tokens."""
     adds_bos: bool
     adds_eos: bool
     adds_sep: bool
 
     @property
     def parsed_ids(self) -> list[int]:
-        """Tokens that are looked for in a text before the text is cut into words."""
+        """The tokens that are searched for in a text before the text is split into words."""
         parsed = Attribute.PARSED
         return [token_id for token_id, attribute in enumerate(self.attributes) if attribute & parsed]
 
 
 def find_special_tokens(vocabulary: Vocabulary, token_ids: Mapping[str, int], rule: WordRule | None) -> SpecialTokens:
-    """Decides as libllama does.
+    """The special tokens of a vocabulary, determined as libllama does.
 
     Args:
-        token_ids: ids by text.
-        rule: of a BPE vocabulary.
+        vocabulary: the vocabulary.
+        token_ids: token ids by text.
+        rule: the word rule of a BPE vocabulary; None = another kind of vocabulary.
 
     Raises:
-        ModelFileInvalid: the file adds a token to every prompt, but has no such token.
+        ModelFileInvalid: the file demands a token at every prompt that the vocabulary does not have.
     """
     attributes = [_OF_TYPE.get(kind, 0) for kind in vocabulary.types]
     ids = _ids(vocabulary, rule)
@@ -191,7 +192,7 @@ def _added_tokens(vocabulary: Vocabulary, ids: Mapping[str, int], rule: WordRule
     given = {"bos": vocabulary.add_bos, "eos": vocabulary.add_eos, "sep": vocabulary.add_sep}
     adds = {role: default if given[role] is None else bool(given[role]) for role, default in defaults.items()}
     if rule is not None and rule.keeps_newline_runs:
-        adds["bos"] = True  # files of Gemma 4 say otherwise, and are wrong
+        adds["bos"] = True  # files of Gemma 4 say otherwise, which is wrong
     for role, is_added in adds.items():
         if is_added and role not in ids:
             raise ModelFileInvalid(f"the vocabulary adds `{role}` to every prompt, but has no such token")
@@ -212,7 +213,7 @@ def _end_of_generation(token_ids: Mapping[str, int], ids: Mapping[str, int], att
         return token_ids.get(name) in found
 
     if has("<|end|>") and (has("<|call|>") or has("<|calls|>")) and (has("<|return|>") or has("<|flush|>")):
-        found.remove(token_ids["<|end|>"])  # there it ends a part of a reply only
+        found.remove(token_ids["<|end|>"])  # in this format, it ends only a part of an answer
         attributes[token_ids["<|end|>"]] = Attribute.USER_DEFINED
     if has("<|tool_response>") and has("</s>"):
         found.remove(token_ids["</s>"])
@@ -221,7 +222,7 @@ def _end_of_generation(token_ids: Mapping[str, int], ids: Mapping[str, int], att
 
 
 def _set_stripping(vocabulary: Vocabulary, token_ids: Mapping[str, int], attributes: list[int]) -> None:
-    """No file says which tokens swallow the spaces beside them: it goes by the name of the model."""
+    """Sets which tokens strip white space beside them, by the model's name, because files do not specify it."""
     name = vocabulary.model_name.lower()
     masks_strip = any(part in vocabulary.pre_tokenizer for part in ("jina-v2-de", "jina-v2-es", "jina-v2-code"))
     if masks_strip or any(part in vocabulary.architecture for part in ("nomic-bert-moe", "jina-bert-v3")):

@@ -1,4 +1,4 @@
-"""A tokenizer made from a vocabulary's plain values, equal to libllama's token for token, without libllama."""
+"""Builds a tokenizer from the vocabulary of a GGUF file. It gives the same tokens as libllama, without libllama."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class VocabularyTokenizer:
-    """Satisfies `stoker.text.tokenizer.Tokenizer`; see `build_tokenizer`. Safe to use from several threads."""
+    """The tokenizer of one vocabulary, made by `build_tokenizer`. Satisfies `stoker.text.tokenizer.Tokenizer`.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, vocabulary: Vocabulary, special: SpecialTokens, encoder: FragmentEncoder, rule: WordRule | None):
         self._tokens = vocabulary.tokens
@@ -29,7 +32,7 @@ class VocabularyTokenizer:
         self._encoder = encoder
         self._is_byte_level = rule is not None and rule.is_byte_level
         self._with_special = self._splitter(special.parsed_ids)
-        # Tokens that users define are words of the language: they are found in any case.
+        # User-defined tokens are ordinary words, so they are recognized even without `parse_special`.
         self._without_special = self._splitter(
             token_id for token_id in special.parsed_ids if not special.attributes[token_id] & Attribute.HIDDEN
         )
@@ -38,7 +41,7 @@ class VocabularyTokenizer:
             for token_id in special.parsed_ids
         )
         self._longest = max(map(len, self._tokens), default=1) or 1
-        """Characters."""
+        """Length of the longest token, in characters."""
         self._pieces: list[bytes | None] = [None] * len(self._tokens)
 
     @property
@@ -59,25 +62,25 @@ class VocabularyTokenizer:
 
     @property
     def special(self) -> SpecialTokens:
-        """Ids by role (such as `fim_pre`), and which of them go around every prompt."""
+        """The special tokens: ids by role (such as `fim_pre`), and which of them are added to every prompt."""
         return self._special
 
     def eog_token_ids(self) -> frozenset[int]:
-        """Every token that ends a generation."""
+        """All end-of-generation tokens."""
         return self._special.eog_ids
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`, NUL characters included; nothing is added before or after.
+        """The token ids of `text`, including NUL characters, without BOS or EOS.
 
         Raises:
-            InvalidInput: the text has a lone surrogate, which no UTF-8 can say.
+            InvalidInput: the text has a lone surrogate, which cannot be encoded as UTF-8.
         """
         _check_unicode(text)
         splitter = self._with_special if parse_special else self._without_special
         return self._encoder.encode(splitter.split(text))
 
     def fewest_tokens(self, text: str) -> int:
-        """As if each token were the longest of the vocabulary; 0 if texts may lose any character."""
+        """A lower bound, as if each token were the longest of the vocabulary; 0 if encoding may drop any character."""
         lost = self._encoder.lost_characters
         if lost is None:
             return 0
@@ -86,7 +89,7 @@ class VocabularyTokenizer:
         return ceil((len(text) - sum(map(text.count, lost))) / self._longest)
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
-        """The bytes that this token adds to a text; control tokens add none unless `render_special`.
+        """The bytes that this token adds to a text; none for control tokens, unless `render_special` is set.
 
         Raises:
             InvalidInput: the id is outside the vocabulary.
@@ -119,7 +122,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> VocabularyTokenizer:
     """The tokenizer that a model's file describes.
 
     Raises:
-        ModelUnsupported: its kind, or its way to cut words, is not known here; the message names it.
+        ModelUnsupported: the kind of tokenizer or its pre-tokenizer is not supported; the message names it.
         ModelFileInvalid: the vocabulary contradicts itself.
     """
     rule = _word_rule(vocabulary)

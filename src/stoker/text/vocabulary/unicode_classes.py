@@ -1,7 +1,7 @@
-"""Unicode as the pre-tokenizers see it: regular expressions whose classes mean the same as in libllama, always.
+"""Regular expressions for pre-tokenizers whose Unicode classes have the same meaning as in libllama.
 
-Both sides take their classes from Unicode tables, but of different versions: libllama from 15.1, `tokenizers` (its
-engine is Oniguruma) from 16.0. What 16.0 added is cut out of the classes here, so that it counts as unassigned.
+Both sides use Unicode tables, but of different versions: libllama 15.1, and `tokenizers` (with the engine Oniguruma)
+16.0. Characters that 16.0 added are removed from the classes here, so that they count as unassigned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LATER = (
     r"\x{18cff}\x{1cc00}-\x{1ceb3}\x{1e5d0}-\x{1e5ff}\x{1f8b2}-\x{1f8c1}\x{1fa89}-\x{1fa8f}\x{1fabe}\x{1fac6}"
     r"\x{1fadc}-\x{1fadf}\x{1fae9}\x{1fbcb}-\x{1fbef}"
 )
-"""Characters that Unicode 16.0 assigned; the ranges may run over ones that are still free."""
+"""Characters that Unicode 16.0 added. The ranges may include characters that are still unassigned."""
 
 _HAN = r"\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{20000}-\x{2a6df}\x{2a700}-\x{2ebef}\x{f900}-\x{faff}\x{2f800}-\x{2fa1f}"
 
@@ -47,21 +47,21 @@ _CLASS_NAME = re.compile(r"\\p\{(\w+)\}")
 
 
 def compile_pattern(pattern: str) -> Regex:
-    r"""An Oniguruma expression in which `\p{L}`, `\p{N}`, `\p{P}`, `\p{M}`, `\p{S}` mean what they mean in libllama.
+    r"""An Oniguruma expression in which `\p{L}`, `\p{N}`, `\p{P}`, `\p{M}`, `\p{S}` have their meaning in libllama.
 
-    More classes: `\p{Upper}` and `\p{Lower}` are letters, but for ASCII's of the other case (`UpperM` and `LowerM`
-    letters and marks), `\p{Han}` Chinese characters, `\p{LNotHan}` all other letters.
+    Additional classes: `\p{Upper}` and `\p{Lower}` are letters, except for ASCII letters of the other case (`UpperM`
+    and `LowerM`: letters and marks), `\p{Han}` Chinese characters, `\p{LNotHan}` all other letters.
     """
     return Regex(_CLASS_NAME.sub(lambda match: _CLASSES.get(match[1], match[0]), pattern))
 
 
 def plain_pattern(pattern: str) -> str:
-    """The same for any other program: classes of this module's own are spelled out, and Unicode is what that has."""
+    """The expression for other regex engines: additional classes are expanded, the others are unchanged."""
     return _CLASS_NAME.sub(lambda match: _PLAIN_CLASSES.get(match[1], match[0]), pattern)
 
 
 class CharacterClass:
-    """The characters that a class such as `\\p{P}` or `[\\p{L}0-9]` holds."""
+    """The set of characters of a class such as `\\p{P}` or `[\\p{L}0-9]`, for membership tests."""
 
     def __init__(self, pattern: str) -> None:
         self._outside = Split(compile_pattern(pattern), behavior="removed")

@@ -1,4 +1,4 @@
-"""The encoding of SentencePiece's unigram models, such as XLM-RoBERTa's, as libllama does it: the most probable cut."""
+"""Encodes with SentencePiece unigram vocabularies, such as XLM-RoBERTa's, as libllama does: the most probable split."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _WORDS = re.compile(f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+")
 
 
 class UnigramEncoder:
-    """Satisfies `FragmentEncoder`. A word is encoded once and then remembered.
+    """The encoder of a unigram vocabulary. Satisfies `FragmentEncoder`. Encoded words are cached.
 
     Args:
-        vocabulary: with scores, which are logarithms of probabilities.
-        unknown_id: what a character becomes that no token has; of several in a row there is one.
+        vocabulary: the vocabulary with scores, which are logarithms of probabilities.
+        unknown_id: the token for characters that no token contains; consecutive ones become a single token.
 
     Raises:
-        ModelFileInvalid: there are no scores, no unknown token, or a table of characters that contradicts itself.
+        ModelFileInvalid: there are no scores or no unknown token, or the table of characters is invalid.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, unknown_id: int | None) -> None:
@@ -66,7 +66,7 @@ class UnigramEncoder:
         return found
 
     def _normalised(self, text: str) -> str:
-        """With a mark in front of each word, or of the first alone, and in place of each space that stays."""
+        """The normalized text, with `▁` before each word (or only the first), and instead of each remaining space."""
         text = self._characters.apply(text)
         if self._merges_spaces:
             return "".join(_SPACE + word for word in text.split(" ") if word)
@@ -90,9 +90,9 @@ class UnigramEncoder:
             yield from (token_id,) if token_id == self._unknown_id else run
 
     def _cut(self, text: str) -> list[int]:
-        """Viterbi's algorithm: `best[i]` is the largest sum of scores of tokens that spell the first i characters.
+        """The Viterbi algorithm: `best[i]` is the maximum sum of scores of tokens that spell the first i characters.
 
-        Each character alone can be the unknown token, unless a token is just that.
+        Each single character can be the unknown token, unless it is a token itself.
         """
         best = [0.0] + [float("-inf")] * len(text)
         last: list[tuple[int, int]] = [(0, 0)] * (len(text) + 1)
@@ -116,20 +116,20 @@ class UnigramEncoder:
 
 
 class CharacterMap:
-    """What a text's characters become first, as the tables of SentencePiece's normalization say: the longest match.
+    """SentencePiece's normalization: replaces characters by a table, the longest match first.
 
     ```
     number of bytes | entries of a trie in a double array, 32 bits each | texts, each ended by a NUL
-    entry  31: holds the place of a text | 30..10: base | 9: base counts 256 times | 8: a text ends here | 7..0: byte
+    entry  31: value is the offset of a text | 30..10: base | 9: base times 256 | 8: a match ends here | 7..0: byte
     ```
 
-    A child of node n by byte b is the entry `base(n) ^ b`, if its own byte is b.
+    The child of node n for byte b is the entry `base(n) ^ b`, if the byte of that entry is b.
 
     Args:
-        table: as it lies in the file; empty: characters stay as they are.
+        table: the table as in the file; empty = characters are unchanged.
 
     Raises:
-        ModelFileInvalid: it is cut off.
+        ModelFileInvalid: the table is cut off.
     """
 
     def __init__(self, table: bytes) -> None:
@@ -141,7 +141,7 @@ class CharacterMap:
         self._plain = re.compile(self._plain_pattern())
 
     def apply(self, text: str) -> str:
-        """The text with everything replaced that is in the table."""
+        """The text with replacements by the table."""
         if not self._entries:
             return text
         raw, found, at = text.encode(), list[str](), 0
@@ -161,7 +161,7 @@ class CharacterMap:
         return "".join(found)
 
     def _plain_pattern(self) -> bytes:
-        """Printable ASCII with which no match begins, unless it is with what is no ASCII behind it."""
+        """A pattern for runs of printable ASCII characters that need no replacement, not followed by non-ASCII."""
         plain = [byte for byte in range(0x20, 0x7F) if self._stays(byte)] if self._entries else []
         characters = b"[" + b"".join(b"\\x%02x" % byte for byte in plain or [0]) + b"]"
         return characters + rb"+(?![\x80-\xff])"
@@ -174,7 +174,7 @@ class CharacterMap:
         return not is_end and all(self._child(node, after) is None for after in range(1, 0x80))
 
     def _child(self, base: int, byte: int) -> tuple[bool, int] | None:
-        """Whether a text ends at this child, and where its children (or that text) are; None = there is no child."""
+        """Whether a match ends at this child, and the base of its children and its text; None = there is no child."""
         node = base ^ byte
         if not byte or node >= len(self._entries) or self._entries[node] & 0x800000FF != byte:
             return None
@@ -182,7 +182,7 @@ class CharacterMap:
         return bool(entry >> 8 & 1), node ^ _base(entry)
 
     def _longest(self, raw: bytes, at: int) -> tuple[int, str | None]:
-        """How many bytes from `at` on are replaced, and by what; None = none are."""
+        """The number of bytes from `at` on that are replaced, and the replacement; None = no replacement."""
         length, place, base = 0, 0, _base(self._entries[0])
         for index in range(at, len(raw)):
             child = self._child(base, raw[index])
@@ -202,7 +202,7 @@ def _base(entry: int) -> int:
 
 
 def _character_bytes(first: int) -> int:
-    """Of a character in UTF-8, by its first byte."""
+    """The number of bytes of a UTF-8 character with this first byte."""
     return 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
 
 

@@ -1,6 +1,6 @@
-"""The encoding of BERT's models (WordPiece) as libllama does it: words are normalized, then cut greedily into tokens.
+"""Encodes with BERT vocabularies (WordPiece) as libllama does: normalizes words, then splits them greedily into tokens.
 
-In GGUF files the tokens that begin a word begin with `▁`, and the others carry no mark.
+In GGUF files, tokens at the beginning of a word begin with `▁`, and other tokens have no prefix.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _CHINESE = (
 
 
 class WordPieceEncoder:
-    """Satisfies `FragmentEncoder`. A word is encoded once and then remembered.
+    """The encoder of a WordPiece vocabulary. Satisfies `FragmentEncoder`. Encoded words are cached.
 
     Args:
-        token_ids: ids by text.
-        unknown_id: what a word becomes that tokens cannot spell.
+        token_ids: token ids by text.
+        unknown_id: the token for a word that tokens cannot spell; None = such words are dropped.
+        lowercase: convert words to lower case.
+        strip_accents: remove accents.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class WordPieceEncoder:
         return found
 
     def _cut(self, word: str) -> list[int]:
-        """Always the longest token that fits; nothing at all if none does somewhere."""
+        """The tokens of a word, always the longest match first; empty if some part of the word has no match."""
         found: list[int] = []
         begin = 0
         while begin < len(word):
@@ -84,9 +86,9 @@ class WordPieceEncoder:
 
 
 class _NormalForm(dict[int, str]):
-    """Replacements of characters, each found when it is first seen: a table for `str.translate`.
+    """A table for `str.translate` that computes the normalized form of each character on first use.
 
-    Spaces of all kinds become a space; punctuation and Chinese characters stand alone.
+    White space of all kinds becomes a space; punctuation and Chinese characters become separate words.
     """
 
     def __init__(self, *, lowercase: bool, strip_accents: bool) -> None:
@@ -101,7 +103,7 @@ class _NormalForm(dict[int, str]):
     def __missing__(self, code: int) -> str:
         character = chr(code)
         if self._strip_accents:
-            # Only the first character of a decomposition counts, even where the others are no accents (Hangul).
+            # As in libllama, only the first character of a decomposition is kept, even for Hangul.
             character = unicodedata.normalize("NFD", character)[0]
         found = self[code] = self._normal(character)
         return found

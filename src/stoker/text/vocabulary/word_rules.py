@@ -1,8 +1,8 @@
-r"""How each family cuts a text into words before BPE, under the names that GGUF files use.
+r"""The pre-tokenizers of model families, by their names in GGUF files: rules that split a text into words before BPE.
 
-A rule is a list of expressions: each one cuts the pieces that the ones before it left, into its matches and what lies
-between them. The expressions are those of the models' own `tokenizer.json` as libllama applies them, its deviations
-included: with `\p{Ll}` it means any letter, and spaces beyond ASCII are nothing but spaces.
+A rule is a list of regular expressions. Each expression splits the pieces that the previous ones left into its matches
+and the text between them. The expressions are those of the models' `tokenizer.json` as libllama applies them,
+including its deviations: `\p{Ll}` means any letter, and non-ASCII spaces are only spaces.
 See `LLAMA_VOCAB_PRE_TYPE_*` in <https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp>.
 """
 
@@ -60,23 +60,23 @@ _ASIAN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordRule:
-    """How a BPE vocabulary is used."""
+    """How a BPE vocabulary splits and encodes words, and its default special tokens."""
 
     patterns: tuple[str, ...]
-    """Expressions for `compile_pattern`, applied one after the other."""
+    """Regular expressions for `compile_pattern`, applied in order."""
     ignores_merges: bool = False
-    """A word that is a token is that token, whatever the merges say."""
+    """A word that is a token becomes that token, even if the merges lead to other tokens."""
     adds_bos: bool = False
     adds_sep: bool = False
     has_default_bos: bool = True
     is_byte_level: bool = True
-    """Words are spelled in GPT-2's 256 letters for bytes; otherwise as they are, with `▁` for a space."""
+    """Tokens are spelled in GPT-2's 256 letters for bytes; otherwise as text, with `▁` for a space."""
     keeps_newline_runs: bool = False
-    """A run of newlines that is a token is that token."""
+    """A run of newlines that is a token becomes that token."""
 
     @property
     def looks_far_ahead(self) -> bool:
-        """Where a run of digits is cut depends on where it ends."""
+        """Whether the splits of a run of digits depend on where the run ends."""
         return any("(?=" in pattern for pattern in self.patterns)
 
 
@@ -92,7 +92,7 @@ _LIKE_DEEPSEEK3 = _rule(r"\p{N}{1,3}", _CJK, _DEEPSEEK3)
 _LIKE_GPT4O = _rule(_gpt4o(r"\p{N}{1,3}", rf"(?:{_S_OR_T})?"))
 _BERT_GPT2 = WordRule(patterns=(_GPT2,), adds_sep=True)
 _GEMMA4 = WordRule(patterns=(_LINES,), is_byte_level=False, keeps_newline_runs=True, adds_bos=True)
-# Groups of three from the right; the text in front of a number stays with its first group.
+# Groups of three digits from the right. The text before a number stays with its first group.
 _GROUPED_DIGITS = r"[^\p{N}]*(?:\p{N}{1,2}(?=(?:\p{N}{3})*(?!\p{N}))|\p{N}{3})"
 _BAILING = rf"{_S_OR_T}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 
@@ -211,19 +211,19 @@ _BY_NAME = {name: rule for names, rule in _RULES.items() for name in names}
 
 
 def word_rule(name: str) -> WordRule | None:
-    """The rule of this name, or None if it is not known here."""
+    """The rule of this name; None = the name is unknown."""
     return _BY_NAME.get(name)
 
 
 def rule_for(model: str, pre_tokenizer: str) -> WordRule | None:
-    """How vocabularies of a kind cut texts into words; None for the kinds that are no BPE.
+    """The word rule of a vocabulary; None for kinds of vocabularies that are not BPE.
 
     Args:
-        model: the name of the kind, as GGUF files have it.
-        pre_tokenizer: the name of the rule, empty in old files.
+        model: the kind of tokenizer, as in `tokenizer.ggml.model` of a GGUF file.
+        pre_tokenizer: the name of the rule; empty in old files.
 
     Raises:
-        ModelUnsupported: the kind, or its way to cut words, is not known here; the message names it.
+        ModelUnsupported: the kind of tokenizer or the rule is not supported; the message names it.
     """
     if model in ("llama", "bert", "t5"):
         return None
@@ -237,5 +237,5 @@ def rule_for(model: str, pre_tokenizer: str) -> WordRule | None:
 
 
 def word_rule_names() -> list[str]:
-    """The names of all rules, sorted; the empty name stands for a file without one."""
+    """The names of all rules, sorted. The empty name is for files without a name."""
     return sorted(_BY_NAME)
