@@ -1,7 +1,7 @@
 """Continuous batching: decides for each step which entries of which sequences are computed. It computes nothing.
 
 There is no separate prefill or decode phase: every sequence has entries, some of them computed, and each step computes
-the next few entries of many sequences. The idea and most of the terms come from vLLM's v1 scheduler.
+some more entries of many sequences. The idea and most of the terms come from vLLM's v1 scheduler.
 """
 
 from __future__ import annotations
