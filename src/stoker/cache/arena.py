@@ -1,10 +1,9 @@
-"""Memory for blocks that are exported or read from disk. It knows neither blocks nor files.
+"""An allocator of memory for KV blocks that are exported or read from disk. It knows neither blocks nor files.
 
-A block is a few hundred kilobytes, and memory that was never touched costs five times what filling it does: the
-kernel empties it page by page. So what is given back is handed out again, and a part is had from the kernel as a whole.
-Parts of one size lie in one piece: a slab allocator (Bonwick, 1994), in small. Huge pages are not asked for: once
-memory is used again they gain nothing, and new ones cost most of all where a machine is a guest that gives its free
-memory back to its host (docs/lab).
+A block has a few hundred kilobytes. Fresh memory costs five times as much as filling it, because the kernel zeroes it
+page by page. So memory is reused, and a fresh part is requested from the kernel as a whole. Parts of one size come from
+the same pieces: a small slab allocator (Bonwick, 1994). Huge pages are not requested: they gain nothing for reused
+memory, and fresh ones cost most in a virtual machine that returns its free memory to the host (docs/lab).
 
 ```
 size 720 KiB    piece [ lent | lent | free | lent | … ]    piece [ free | free | not touched yet | … ]
@@ -26,37 +25,37 @@ from numpy.typing import NDArray
 
 PIECE_BYTES = 8 * 2**20
 _POPULATE_WRITE = 23
-"""Linux 5.14 and later; not every Python has a name for it."""
+"""`MADV_POPULATE_WRITE` of Linux 5.14 and later, for which not every Python has a name."""
 _SPARE_BYTES = 64 * 2**20
 """Maximum unused memory that is kept, over all sizes; and maximum memory of one size that is prepared in advance."""
 _MAX_SPARE_PIECES = 32
-"""Of sizes that are asked for only once, little of each piece is memory, but all of it is promised by the system."""
+"""Maximum number of unused pieces. Pieces of rarely used sizes take address space, though little of it is touched."""
 _TOUCHED_AT_A_TIME = 2**21
-"""Memory to prepare in one go, in about half a millisecond."""
+"""Number of bytes to prepare in one call, which takes about half a millisecond."""
 
 
 class Arena:
-    """Safe to use from several threads."""
+    """A pool of memory for blocks of any size. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         """Guards everything but `_returned`."""
         self._pieces: dict[int, list[_Piece]] = {}
-        """By the size of their parts: those with a free one. The last one is used first."""
+        """Pieces with a free part, by part size. The last piece of a size is used first."""
         self._spare: dict[_Piece, None] = {}
-        """Pieces of which nothing is lent, the longest unused first."""
+        """Pieces without lent parts, the longest unused first."""
         self._loans: dict[int, _Loan] = {}
-        """Alive for as long as what they are of; by their identity."""
+        """Weak references to lent parts, by identity; they must live until their parts are returned."""
         self._num_lent: dict[int, int] = {}
-        """By size."""
+        """Number of lent parts, by part size."""
         self._returned: deque[_Loan] = deque()
-        """Appended to at any moment by any thread, also by one that is in here."""
+        """Loans of parts that are free again. Any thread may append at any time, even while it is in a method here."""
 
     def take(self, num_bytes: int, *, at_once: bool = True) -> memoryview:
         """Writable, uninitialized memory of `num_bytes`; returned to the arena when its last reference is gone.
 
         Args:
-            at_once: new memory is had from the kernel as a whole; meanwhile no other thread runs Python.
+            at_once: have the kernel provide fresh memory in one call; the GIL is held meanwhile.
         """
         if not num_bytes:
             return memoryview(b"")
@@ -71,7 +70,7 @@ class Arena:
             self._spare.pop(piece, None)
             if not piece.free:
                 pieces.pop()
-            # Views of a view hold on to this array, and not to the view that is returned.
+            # Views of the returned view reference this array, not the view itself.
             part = np.frombuffer(piece.memory, np.uint8, num_bytes, offset)
             loan = _Loan(part, self._returned.append)
             loan.piece, loan.offset = piece, offset
@@ -80,7 +79,7 @@ class Arena:
         return part.data
 
     def prepare(self, num_bytes: int, max_bytes: int) -> bool:
-        """Makes a little memory ready for parts of this size, as much as is lent of them and at most `max_bytes`.
+        """Prepares a little memory for parts of this size: in total as much as is lent now, at most `max_bytes`.
 
         Called while the engine is idle. False: nothing was left to do.
         """
@@ -127,7 +126,7 @@ class Arena:
                 self._keep(piece)
 
     def _keep(self, piece: _Piece) -> None:
-        """Nothing of it is lent: of all such pieces, those that were used longest ago are too many."""
+        """Adds a piece without lent parts to the spare ones, and frees the longest unused beyond the limits."""
         self._spare.pop(piece, None)
         self._spare[piece] = None
         num_bytes = sum(spare.num_touched_bytes for spare in self._spare)
@@ -139,16 +138,16 @@ class Arena:
 
 
 class _Piece:
-    """Memory of the system, in parts of `size` bytes."""
+    """A mapping of anonymous memory, divided into parts of `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.memory = new_memory(max(PIECE_BYTES, size))
         self.num_parts = len(self.memory) // size
         self.free = [index * size for index in reversed(range(self.num_parts))]
-        """Where the free parts begin. What was used lately is last, then what was never used, from the lowest on."""
+        """Offsets of the free parts, taken from the end: recently used ones first, then unused ones from the lowest."""
         self._num_touched = 0
-        """Parts, from the first on."""
+        """Number of leading parts that have been used or prepared."""
 
     @property
     def num_ready(self) -> int:
@@ -163,7 +162,7 @@ class _Piece:
         return self._num_touched < self.num_parts
 
     def take(self, *, at_once: bool) -> int:
-        """Where a part begins that was free."""
+        """Takes a free part; returns its offset."""
         if not self.num_ready:
             if at_once:
                 self.touch(1)
@@ -172,7 +171,7 @@ class _Piece:
         return self.free.pop()
 
     def touch(self, num_parts: int) -> None:
-        """Has the kernel give memory for so many more parts, as far as there are."""
+        """Has the kernel provide memory for up to `num_parts` more parts."""
         begin, end = self._num_touched, min(self._num_touched + num_parts, self.num_parts)
         self._num_touched = end
         if sys.platform == "linux":
@@ -197,8 +196,8 @@ def _whole_pages(num_bytes: int) -> int:
 
 
 def new_memory(num_bytes: int) -> mmap.mmap:
-    """Whole pages of the system."""
+    """Fresh anonymous memory, page-aligned and zeroed."""
     if sys.platform == "win32":
         return mmap.mmap(-1, num_bytes)
-    # Memory that could be shared with other processes, which Python asks for by itself, costs more.
+    # Python's default is shared memory, which costs more than private memory.
     return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,4 +1,4 @@
-"""One block as the content of one file, and back, with everything checked. It opens no file.
+"""The file format of a KV block: encodes and decodes it, and checks everything. It opens no file.
 
 ```
     magic  version  fingerprint  key   length  xxh3        crc32           KV
@@ -6,10 +6,10 @@
                                                             before)
 ```
 
-Numbers are little-endian. A version is never reused: any change of the format or of what the fields mean is a new one.
-Version 2 is for small blocks and is packed as drawn. In version 3 there are zeros before and after the KV: it begins
-at 4096, and the file ends at a multiple of that, so that it can be written and read past the system's page cache.
-Version 4 is not a block, but a saved slot: it is packed, and the entries and adapters of the KV follow it.
+Numbers are little-endian. Any change of the format or of the meaning of a field gets a new version number.
+Version 2 is for small blocks and is packed as drawn. Version 3 pads the KV with zeros: the KV begins at offset 4096 and
+the file ends at a multiple of 4096, so that it can be written and read with direct I/O, without the page cache.
+Version 4 is not a block, but a saved slot: it is packed, and the entries and adapters follow the KV.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALIGNED_FROM_BYTES = 64 * 1024
 FINGERPRINT_BYTES = 32
 KEY_BYTES = 16
 _HASHED_AT_ONCE_BYTES = 16 * 2**20
-"""Number of bytes that are hashed at a time; meanwhile no other thread runs Python."""
+"""Number of bytes that are hashed at a time, while the GIL is held."""
 _MAGIC = b"STOKERKV"
 _FIELDS = struct.Struct(f"<8sI{FINGERPRINT_BYTES}s{KEY_BYTES}sQQ")
 _CHECK = struct.Struct("<I")
@@ -50,26 +50,26 @@ class Header:
     """Length of the KV."""
     checksum: int
     begin: int
-    """Where the KV begins."""
+    """Offset of the KV in the file."""
 
     def check_names(self, fingerprint: bytes, key: bytes) -> None:
-        """Raises BadBlockFile if this is another block, or of another model."""
+        """Raises BadBlockFile if the header belongs to another block or model."""
         if (self.fingerprint, self.key) != (fingerprint, key):
             raise BadBlockFile("another block under this name")
 
     def check_content(self, state: KVBytes) -> None:
-        """Raises BadBlockFile if this is not the KV that was written."""
+        """Raises BadBlockFile if the KV does not match the checksum."""
         if _digest(state) != self.checksum:
             raise BadBlockFile("its content is damaged")
 
 
 def whole_pages(num_bytes: int) -> int:
-    """The next multiple of a page."""
+    """The size rounded up to a multiple of `PAGE_BYTES`."""
     return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def encode_header(fingerprint: bytes, key: bytes, state: KVBytes, version: int = PACKED) -> bytes:
-    """What a file begins with."""
+    """The header of the file of a block, including the checksum of its KV."""
     assert len(fingerprint) == FINGERPRINT_BYTES
     assert len(key) == KEY_BYTES
     fields = _FIELDS.pack(_MAGIC, version, fingerprint, key, len(state), _digest(state))
@@ -77,13 +77,13 @@ def encode_header(fingerprint: bytes, key: bytes, state: KVBytes, version: int =
 
 
 def decode_header(head: bytes | memoryview, file_bytes: int, known: tuple[int, ...] = BLOCKS) -> Header:
-    """The header of a file of this size.
+    """Decodes the header of a file of `file_bytes` bytes.
 
     Args:
-        known: versions that are expected here.
+        known: versions that are accepted.
 
     Raises:
-        BadBlockFile: it is foreign, newer, damaged or cut short.
+        BadBlockFile: the file is foreign, newer, damaged or truncated.
     """
     if len(head) < HEADER_BYTES:
         raise BadBlockFile("cut short")
@@ -109,10 +109,10 @@ def check_padding(*parts: bytes | memoryview) -> None:
 
 
 def decode(content: bytes | memoryview, fingerprint: bytes, key: bytes) -> KVBytes:
-    """The KV in a file that should hold this block of this model.
+    """Decodes the KV in the content of a file.
 
     Raises:
-        BadBlockFile: it does not, or it is damaged.
+        BadBlockFile: the content is damaged, or is not this block of this model.
     """
     header = decode_header(content[:HEADER_BYTES], len(content))
     header.check_names(fingerprint, key)

@@ -1,4 +1,4 @@
-"""Counters of the tiers: their work and their content. It writes no metric."""
+"""Counters of the cache tiers (RAM and disk): their work and their content. It exports no metric."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.core.histogram import Gauge
 class TierCounters:
     """Totals since the start, except for the fields marked as gauges: blocks and bytes of RAM and disk.
 
-    A block is what is kept and restored together: KV of 32 tokens, or the whole state of a model that cannot be cut.
+    A block is the unit that is kept and restored: KV of 32 tokens, or the whole state of a recurrent model.
     """
 
     ram_blocks: Annotated[int, Gauge.SUM] = 0
@@ -39,7 +39,7 @@ class TierCounters:
     disk_failed_writes: int = 0
     disk_bad_files: int = 0
     lost_blocks: int = 0
-    """Blocks that left memory before they were written."""
+    """Blocks that were evicted from RAM before they were written to disk."""
     exported_tokens: int = 0
     export_s: float = 0.0
     failed_exports: int = 0

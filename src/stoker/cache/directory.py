@@ -1,16 +1,15 @@
-"""The folder of the disk tier: where each block lies, how it is written atomically, which blocks leave first.
+"""The folder of the disk tier: the path of each block, atomic writes, and the eviction of blocks. It has no thread.
 
 ```
-    DIR/kv/<fingerprint>/model.json    what the fingerprint stands for, for people
+    DIR/kv/<fingerprint>/model.json    describes the model of the fingerprint, for people
     DIR/kv/<fingerprint>/<key>.kv      one block
     DIR/kv/<fingerprint>/<random>.tmp  being written, or left by a process that was killed
-    DIR/kv/cleaning                    lock: one process removes blocks, and no other does meanwhile
+    DIR/kv/cleaning                    lock: only one process at a time removes blocks
 ```
 
-Several processes may use one folder: a block's name says all that it depends on, so every writer writes the same.
-Nothing outside `DIR/kv` is touched, and nothing in it that has another kind of name. Every method may take as long as
-the disk likes; the thread of the disk tier calls them, and the command line. Blocks are written and read by one thread
-at a time.
+Several processes may share a folder: a block's name stands for everything that its content depends on, so all writers
+write the same content. Nothing outside of `DIR/kv` is touched, nor files in it with other names. Every method may wait
+for the disk; the disk tier's thread and the command line call them. One thread at a time reads and writes blocks.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ from stoker.cache.file_io import BlockFiles, create, opened
 from stoker.core.tiers import KVBytes
 
 _TICK_NS = 2 * 10**9
-"""Resolution of the coarsest clock among file systems in use."""
+"""Resolution of the coarsest file system clock in use."""
 _SKEW_NS = 3600 * 10**9
-"""Difference between the clocks of two machines that is not expected: an older change is old for certain."""
+"""Upper bound on the difference between the clocks of two machines: a change older than this is certainly old."""
 _NONE: Mapping[bytes, int] = {}
 _TMP_AGE_S = 3600.0
-"""A temporary file this old was left by a killed process."""
+"""Age in seconds from which a temporary file counts as left by a killed process."""
 _CLEANING = "cleaning"
 _CLEANING_S = 300.0
-"""A cleaner that holds its lock for longer was killed."""
+"""Age in seconds from which a `cleaning` lock counts as left by a killed process."""
 _MODEL_NAME = re.compile(r"[0-9a-f]{64}")
 _BLOCK_NAME = re.compile(r"[0-9a-f]{32}\.kv")
 
 
 class KeptModel(msgspec.Struct, frozen=True):
-    """What a fingerprint stands for, as `model.json` says it."""
+    """The model of a fingerprint, as described in `model.json`."""
 
     name: str
     kv_format: str
 
 
 class BlockEntry(NamedTuple):
-    """One block's file. There may be hundreds of thousands."""
+    """The file of one block. A tuple, because there may be hundreds of thousands."""
 
     folder: str
     name: str
@@ -73,11 +72,11 @@ class BlockEntry(NamedTuple):
 
 
 class BlockDirectory:
-    """All models' blocks below one folder. Nothing is created before something is written.
+    """The blocks of all models below one folder. Folders are created when something is written.
 
     Args:
         root: the folder that the user chose.
-        clock: nanoseconds; only differences count.
+        clock: returns nanoseconds; only differences count.
     """
 
     search_s = 1.0
@@ -86,9 +85,9 @@ class BlockDirectory:
         self.folder = root / "kv"
         self._clock = clock
         self._seen: dict[bytes, tuple[int, int]] = {}
-        """For each model the time of the last change of its folder, and since when that is known here."""
+        """For each model, the modification time of its folder, and when this process first saw that time."""
         self.arena = Arena()
-        """Memory for blocks that are read; other blocks may share it."""
+        """Allocator of the memory for blocks that are read; others may allocate from it, too."""
         self._files = BlockFiles(self.arena)
 
     def notes(self, own: Path) -> Path:
@@ -96,7 +95,7 @@ class BlockDirectory:
         return self.folder / "weights.json"
 
     def free_bytes(self) -> int:
-        """Space that is free on the disk; without end, if that cannot be determined: writing will show it."""
+        """Free bytes on the disk; `sys.maxsize` if they cannot be determined: then a write to a full disk fails."""
         existing = next((path for path in (self.folder, *self.folder.parents) if os.path.exists(path)), self.folder)
         try:
             return shutil.disk_usage(existing).free
@@ -104,7 +103,7 @@ class BlockDirectory:
             return sys.maxsize
 
     def prepare(self) -> None:
-        """Makes the user's folder, and checks that files in it can be renamed. Mounts of object stores often refuse it.
+        """Creates the user's folder, and checks that files in it can be renamed. Mounted object stores often refuse it.
 
         Raises:
             OSError: blocks cannot be kept there; the text says why.
@@ -152,15 +151,15 @@ class BlockDirectory:
         return num_bytes
 
     def begin(self, fingerprint: bytes, keys: Sequence[bytes]) -> None:
-        """Does nothing: one block after another is as fast."""
+        """Does nothing: parallel reads are not faster on a disk."""
 
     def read(self, fingerprint: bytes, key: bytes) -> KVBytes:
-        """A block.
+        """Reads a block.
 
         Raises:
-            FileNotFoundError: it is not here (any more).
-            BadBlockFile: there is a file, but not with this block.
-            OSError: the disk refuses.
+            FileNotFoundError: the block is not in the folder (any more).
+            BadBlockFile: the file is damaged, or is not this block.
+            OSError: the file cannot be read.
         """
         return self._files.read(self._path(fingerprint, key), fingerprint, key)
 
@@ -175,7 +174,7 @@ class BlockDirectory:
             os.unlink(self._path(fingerprint, key))
 
     def describe(self, fingerprint: bytes, model: KeptModel) -> None:
-        """Notes what a fingerprint stands for.
+        """Writes `model.json`, which describes the model of a fingerprint, unless it exists.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -186,7 +185,7 @@ class BlockDirectory:
             Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(model)))
 
     def described(self, fingerprint: str) -> KeptModel:
-        """What a fingerprint stands for; unknown if the note is missing or cannot be read."""
+        """The model of a fingerprint; with `unknown` values if `model.json` is missing or cannot be read."""
         try:
             return msgspec.json.decode((self.folder / fingerprint / "model.json").read_bytes(), type=KeptModel)
         except (OSError, msgspec.DecodeError):
@@ -197,7 +196,7 @@ class BlockDirectory:
         return sorted(entry.name for entry in _scan(self.folder) if _MODEL_NAME.fullmatch(entry.name))
 
     def state(self, fingerprint: bytes) -> int | None:
-        """A stamp that changes when a block of the model comes or goes. None: it cannot be determined now."""
+        """A number that changes when a block of the model is added or removed. None: it cannot be determined now."""
         try:
             changed_ns = os.stat(f"{self.folder}/{fingerprint.hex()}").st_mtime_ns
         except OSError:
@@ -206,15 +205,15 @@ class BlockDirectory:
         if changed_ns != seen_ns:
             since_ns = now_ns
             self._seen[fingerprint] = changed_ns, now_ns
-        # What comes in the same tick of the file system's clock, which is not this machine's, changes nothing.
+        # A change within the same tick of the file system's clock (not this machine's) does not change the number.
         is_old = now_ns - since_ns > _TICK_NS or time.time_ns() - changed_ns > _SKEW_NS
         return changed_ns if is_old else None
 
     def keys(self, fingerprint: bytes, known: Mapping[bytes, int] = _NONE) -> dict[bytes, int]:
-        """The blocks of one model with the sizes of their files, by their names only.
+        """The keys of all blocks of one model, with the sizes of their files. The content is not read.
 
         Args:
-            known: sizes that need not be looked up: the file of a block always has the same size.
+            known: sizes that need not be looked up: the file of a block never changes its size.
         """
         folder, found = f"{self.folder}/{fingerprint.hex()}", dict[bytes, int]()
         for name in _names(folder):
@@ -230,7 +229,7 @@ class BlockDirectory:
         return found
 
     def latest(self, fingerprint: bytes, limit_bytes: int) -> list[bytes]:
-        """The keys of those blocks of one model that were used last, the last one first, as many as fit."""
+        """The keys of the most recently used blocks of one model, latest first, up to a total size of `limit_bytes`."""
         if not limit_bytes:
             return []
         blocks = sorted(self.blocks(fingerprint.hex()), key=_used_at, reverse=True)
@@ -238,7 +237,7 @@ class BlockDirectory:
         return [entry.key for entry, size in zip(blocks, sizes, strict=True) if size <= limit_bytes]
 
     def blocks(self, fingerprint: str) -> Iterator[BlockEntry]:
-        """Every block's file of one model."""
+        """The files of all blocks of one model."""
         folder = f"{self.folder}/{fingerprint}"
         for entry in _scan(folder):
             if _BLOCK_NAME.fullmatch(entry.name):
@@ -249,9 +248,9 @@ class BlockDirectory:
                 yield BlockEntry(folder, entry.name, stat.st_size, stat.st_mtime)
 
     def shrink(self, limit_bytes: int) -> list[BlockEntry]:
-        """Removes those used least recently, of whichever model, until the rest fits; returns what it removed.
+        """Removes the least recently used blocks of all models until the rest fits; returns the removed blocks.
 
-        Does nothing while another process cleans: several that list the same files would remove too much.
+        Does nothing while another process removes blocks: together they would remove too many.
         """
         if self._excess(limit_bytes)[0] <= 0:
             return []
@@ -268,7 +267,7 @@ class BlockDirectory:
             return removed
 
     def _excess(self, limit_bytes: int) -> tuple[int, list[BlockEntry]]:
-        """By how many bytes the blocks exceed the limit, and all blocks."""
+        """Number of bytes by which the blocks exceed the limit, and all blocks."""
         blocks = [entry for fingerprint in self.models() for entry in self.blocks(fingerprint)]
         return sum(entry.num_bytes for entry in blocks) - limit_bytes, blocks
 
@@ -287,8 +286,8 @@ class BlockDirectory:
     def sweep(self) -> Iterator[tuple[Path, str]]:
         """Removes files that this version cannot read, and files that killed processes left.
 
-        Yields every file it has looked at, with its fault or an empty text. It looks at beginnings only: a damaged
-        rest is found when the block is read.
+        Yields every checked file, with its fault or an empty string. Only headers are checked: damaged content is found
+        when a block is read.
         """
         for fingerprint in self.models():
             _remove_leftovers(self.folder / fingerprint)
@@ -300,7 +299,7 @@ class BlockDirectory:
                 yield entry.path, fault
 
     def check(self, fingerprint: str) -> Iterator[tuple[BlockEntry, str]]:
-        """Reads all of one model, and removes what is damaged; yields each file with its fault or an empty text."""
+        """Reads all blocks of one model, removes damaged ones; yields each file with its fault or an empty string."""
         for entry in list(self.blocks(fingerprint)):
             fault = ""
             try:
@@ -314,7 +313,7 @@ class BlockDirectory:
             yield entry, fault
 
     def clear(self, fingerprint: str) -> int:
-        """Removes all of one model; returns how many bytes that were.
+        """Removes all blocks of one model; returns their size in bytes.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -330,7 +329,7 @@ class BlockDirectory:
         return num_bytes
 
     def close(self) -> None:
-        """Does nothing: nothing is on its way."""
+        """Does nothing: no read or write continues in the background."""
 
     def _path(self, fingerprint: bytes, key: bytes) -> str:
         return f"{self.folder}/{fingerprint.hex()}/{key.hex()}.kv"
@@ -360,7 +359,7 @@ def _scan(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _fault(entry: BlockEntry, fingerprint: str) -> str:
-    """Why a file is not a block of ours; empty if it is one."""
+    """Why a file is not a valid block; empty if it is one, or is gone."""
     try:
         with opened(entry.path) as (file, size):
             header = decode_header(file.read(HEADER_BYTES), size)
@@ -390,7 +389,7 @@ def _claimed(path: str) -> bool:
 
 
 def _is_abandoned(path: str) -> bool:
-    """Removes a claim that is too old. Its age is taken by the clock that stamps files, which is not this machine's."""
+    """Removes a lock file that is too old. The age is measured with the file system's clock, not this machine's."""
     now = f"{path}.{os.urandom(8).hex()}.tmp"
     try:
         os.close(os.open(now, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

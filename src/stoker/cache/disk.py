@@ -1,15 +1,15 @@
-"""The thread of the disk tier: writes what is offered, reads what is wanted, cleans up. No caller ever waits for it.
+"""The disk tier: a thread that writes offered blocks, reads wanted blocks, and cleans up. Only `close` waits for it.
 
 ```
 any thread     offer ──► [to write] ─┐
-               want ───► [to read] ──┴► disk thread ──► borrow, write      the block comes from the tier above
-                                                   └──► read, deliver      or not, if it is damaged
+               want ───► [to read] ──┴► disk thread ──► borrow, write      the block comes from the RAM tier
+                                                   └──► read, deliver      damaged blocks are not delivered
 ```
 
-Reading goes first: a request waits for it. Writing waits until the engine is idle, but not for long: cores that compute
-together wait for the one that is late. After the start, the blocks that were used last are read ahead into memory, in
-the time that is left: conversations that continue after a restart do so soon. Chores of the folder wait longest. Blocks
-that cannot be written are not kept, and blocks that cannot be read are computed. A broken or full disk costs a warning.
+Reads come first, because requests wait for them. Writes wait for an idle engine, but not for long: a core that writes
+delays all cores that compute with it. After the start, the most recently used blocks are read ahead into RAM in spare
+time, for conversations that continue after a restart. Maintenance of the folder comes last. Blocks that cannot be
+written are not kept, and blocks that cannot be read are computed. A broken or full disk only causes a warning.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from stoker.core.tiers import KVBytes
 logger = logging.getLogger(__name__)
 
 WAIT_S = 3.0
-"""Time after which a wanted block that was not read is computed instead."""
+"""Seconds after which a request computes the KV instead of waiting for a block from disk."""
 _RETRY_S = 30.0
-"""Pause of writing after a write that failed."""
+"""Seconds without writes after a failed write."""
 _CHORE_S = 30.0
-"""Seconds since the last chore after which another is done even while the engine computes."""
+"""Seconds after a chore (maintenance of the folder) until another is done even while the engine computes."""
 _REFRESH_REST = 100.0
 """Minimum rest between two searches, as a multiple of a search's duration: there may be many files."""
 _FILES_AT_A_TIME = 64
 _ANNOUNCED = 16
-"""Number of blocks that the place is told of before they are read."""
+"""Number of wanted blocks that are announced to the place before they are read, so that an object store prefetches."""
 _WRITE_WITHIN_S = 2.0
-"""Seconds for which a written block may wait for an idle engine: the most that a killed process loses."""
+"""Seconds that an offered block may wait for an idle engine: a killed process loses at most their KV."""
 MAX_BACKLOG_BYTES = 256 * 2**20
-"""Bytes that may wait to be written: an amount that a disk of ordinary speed can write while its owner closes."""
+"""Maximum size of the blocks that wait to be written: an ordinary disk can write them while the store is closed."""
 _QUIET_S = 0.05
-"""Seconds without a step after which the engine counts as idle: requests come one after the other."""
+"""Seconds without a step after which the engine counts as idle: the next request may follow at once."""
 _STEP_S = 1.0
-"""Age after which a step counts as ended, whatever was reported of it."""
+"""Seconds after which a step counts as ended, even if its end was not reported."""
 _END_S = 1.0
-"""Time that the thread has besides, once it is to end, for the block that it reads or writes."""
+"""Additional seconds for the block that the thread reads or writes when it must end."""
 _SLACK = 16
-"""The folder is shrunk by this part of its limit at a time: looking at every file is too slow for each write."""
+"""The folder is shrunk by one part in this number of its limit at once: listing files is too slow for each write."""
 _NICE = 10
-"""How much lower the priority of the disk's thread is than that of the threads that compute (Linux)."""
+"""Increment of a thread's nice value by `give_way`: its priority is lower than that of computing threads (Linux)."""
 
 Borrow: TypeAlias = Callable[[bytes], KVBytes | None]
 Deliver: TypeAlias = Callable[[bytes, KVBytes], None]
@@ -68,20 +68,20 @@ DeliverAhead: TypeAlias = Callable[[bytes, KVBytes], bool]
 
 
 class DiskTier:
-    """Blocks of one model in a place that other processes may use too. Every method may be called by any thread.
+    """Blocks of one model in a place that other processes may use, too. Any thread may call any method.
 
     Args:
         directory: the place of the blocks: a folder, or an object store.
-        identify: the model's fingerprint; may read all of its weights, so the disk thread calls it.
-        model: the meaning of the fingerprint, for people.
-        limit_bytes: what the folder may hold, all models and processes together.
-        borrow: gives a block that was offered, or None if it is gone; called by the disk thread.
+        identify: returns the model's fingerprint; may read all weights, so a thread of the tier calls it.
+        model: description of the fingerprint, for people.
+        limit_bytes: maximum size of the folder, for all models and processes together.
+        borrow: returns an offered block, or None if it is gone; called by the disk thread.
         deliver: takes a block that was read; called by the disk thread.
-        arrived: called by the disk thread when all blocks of a request have been delivered, or some will not be.
+        arrived: called by the disk thread when all blocks of a request have been delivered, or some cannot be.
         deliver_ahead: takes a block that no request has asked for; False = there is no room. Called by the disk thread.
-        read_ahead_bytes: how much of what was used last is read after the start.
-        backlog_bytes: how much may wait to be written; of more, the oldest are written even while the engine computes.
-        clock: seconds; only differences count.
+        read_ahead_bytes: maximum size of the recently used blocks that are read after the start.
+        backlog_bytes: maximum size of waiting blocks; beyond it, the oldest are written even while the engine computes.
+        clock: returns seconds; only differences count.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class DiskTier:
         self._changed = threading.Condition()
         """Guards everything below; notified when there is something to do."""
         self._index: dict[bytes, int] = {}
-        """Blocks of this model that are on disk, as far as is known here, with the sizes of their files."""
+        """Known blocks of this model on disk, with the sizes of their files."""
         self._to_write = Backlog(_WRITE_WITHIN_S, backlog_bytes)
-        """Bounded by what its owner keeps: see `forget`."""
+        """Bounded by the size of the RAM tier, which reports evicted blocks: see `forget`."""
         self._to_read = Wanted()
         self._uses = Uses()
         self._ahead = ReadAhead()
@@ -123,9 +123,9 @@ class DiskTier:
         self._is_used = False
         """A request has arrived. KV computed before the first one belongs to the warm-up, and is not kept."""
         self._quiet_from = -inf
-        """When the engine counts as idle, unless a step begins before."""
+        """Time from which the engine counts as idle, unless a step begins before."""
         self._chore_at = self._clock()
-        """When the last chore was done."""
+        """Time of the last chore."""
         self._closes_at: float | None = None
         self._fingerprint = b""
         self._num_unswept_bytes = 0
@@ -154,28 +154,28 @@ class DiskTier:
             return key in self._index or key in self._to_write
 
     def offer(self, key: bytes, num_bytes: int) -> None:
-        """Has a block written soon; until then, `borrow` must be able to give it."""
+        """Queues a block to be written soon; `borrow` must return it until then, or `forget` be called."""
         with self._changed:
             if key not in self._index and self._thread.is_alive():
                 now, was_at = self._clock(), self._write_at
                 self._to_write.add(key, num_bytes, now)
-                if self._write_at < was_at:  # else the thread will look by then
+                if self._write_at < was_at:  # else the thread wakes up in time anyway
                     self._changed.notify_all()
 
     def forget(self, keys: Iterable[bytes]) -> int:
-        """Notes that these blocks cannot be borrowed any more; returns how many of them had not been written."""
+        """Notes that these blocks cannot be borrowed any more; returns the number of those not yet written."""
         with self._changed:
             return sum(self._to_write.discard(key) for key in keys)
 
     def want(self, keys: Sequence[bytes]) -> None:
-        """Has these blocks read in order, as far as they are on disk."""
+        """Queues these blocks to be read in order, as far as they are on disk."""
         with self._changed:
             until = self._clock() + WAIT_S
             self._to_read.add([key for key in keys if key in self._index], until)
             self._changed.notify_all()
 
     def note_uses(self, keys: Iterable[bytes]) -> None:
-        """Notes that a request is about to use these blocks, from whatever tier: they leave the folder last."""
+        """Notes that a request will use these blocks, from RAM or disk: they are removed from the folder last."""
         with self._changed:
             now, had_some = self._clock(), bool(self._uses)
             self._is_used, self._quiet_from = True, now + _STEP_S
@@ -184,7 +184,7 @@ class DiskTier:
                 self._changed.notify_all()
 
     def note_step(self, *, is_busy: bool) -> None:
-        """Whether the engine computes: reading ahead and chores wait while it does."""
+        """Notes whether the engine computes: read-ahead and chores wait until it is idle."""
         if self._is_used:
             was_quiet_from, self._quiet_from = self._quiet_from, self._clock() + (_STEP_S if is_busy else _QUIET_S)
             if self._quiet_from < was_quiet_from:
@@ -218,7 +218,7 @@ class DiskTier:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        # A request that waits for a block does not wait for an idle engine: only the weights are read with patience.
+        # Only reading the weights has a low thread priority; requests wait for the blocks that this thread reads.
         opening = threading.Thread(target=self._open, name="stoker-kv-open", daemon=True)
         opening.start()
         opening.join()
@@ -232,7 +232,7 @@ class DiskTier:
         self._directory.close()
 
     def _next_job(self) -> Callable[[], None] | None:
-        """Waits for work. None: it is time to end."""
+        """Waits for the next job of the thread. None: the thread must end."""
         with self._changed:
             while True:
                 now = self._clock()
@@ -257,7 +257,7 @@ class DiskTier:
                 self._changed.wait(None if wake_at == inf else wake_at - now)
 
     def _chore(self) -> Callable[[], None] | None:
-        """The next chore of the folder, for which no request waits."""
+        """The next maintenance job of the folder, for which no request waits; None = there is none."""
         if self._uses:
             return self._note_uses
         return self._sweep_on if self._sweep is not None and not self._ahead.is_urgent else None
@@ -268,14 +268,14 @@ class DiskTier:
 
     @property
     def _write_at(self) -> float:
-        """When the next block may be written; infinity, if there is none."""
+        """Time from which the next block may be written; infinity = no block waits."""
         if not self._to_write:
             return inf
         can_wait = self._closes_at is None
         return max(self._paused_until, min(self._quiet_from, self._to_write.due_at) if can_wait else -inf)
 
     def _open(self) -> None:
-        """Determines the model's fingerprint; without one, this disk is of no use."""
+        """Determines the model's fingerprint; without it, the disk tier stays unused."""
         give_way()
         try:
             fingerprint = self._identify()
@@ -289,7 +289,7 @@ class DiskTier:
             self._fingerprint = fingerprint
 
     def _sweep_on(self) -> None:
-        """Checks a few more files; between two portions, a block may be read for a request."""
+        """Checks a few more files of the folder; a request's read may come between two such portions."""
         assert self._sweep is not None
         looked_at = list(islice(self._sweep, _FILES_AT_A_TIME))
         for path, fault in looked_at:
@@ -372,7 +372,7 @@ class DiskTier:
         if num_bytes is not None:
             self._num_unswept_bytes += num_bytes
             if self._num_unswept_bytes * _SLACK >= self.limit_bytes:
-                while self._uses:  # what is in use stays, also if there was no time yet to note it
+                while self._uses:  # so that blocks in use are not removed because their use was not yet noted
                     self._note_uses()
                 self._shrink()
 
@@ -402,7 +402,7 @@ class DiskTier:
                     self._index.pop(entry.key, None)
 
     def _warn(self, message: str, *args: object) -> None:
-        """Logs the failure once: a disk that is full or damaged tends to stay so."""
+        """Logs the first failure as a warning, later ones at debug level: a full or damaged disk usually stays so."""
         logger.log(logging.DEBUG if self._has_warned else logging.WARNING, message, *args)
         self._has_warned = True
 
@@ -410,7 +410,7 @@ class DiskTier:
 def give_way() -> None:
     """Lowers the calling thread's scheduling priority, where threads have their own (Linux).
 
-    A thread that waits for a lock of this one waits longer; this one still gets a tenth of a core that all want.
+    Threads that wait for a lock of this one wait longer; this one still gets a tenth of a fully used core.
     """
     if sys.platform == "linux":
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""The four queues of the disk's thread: what to write, what to read, what to read ahead, and which uses to note.
+"""The four queues of the disk tier's thread: blocks to write, to read, to read ahead, and uses of blocks to record.
 
-They know no disk, no folder and no thread, and none is safe to use from several threads: `DiskTier` locks them.
+They do not access any disk, and are not thread-safe: `DiskTier` locks them.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from itertools import islice
 from math import inf
 
 _TOGETHER_S = 0.25
-"""Blocks that arrive within this time are due together: writing one soon after another costs less."""
+"""Blocks that arrive within this number of seconds are due together: consecutive writes cost less."""
 _URGENT_BYTES = 64 * 2**20
-"""How much is read ahead even during a computation, …"""
+"""Number of bytes that are read ahead even while the engine computes."""
 _REST = 7.0
-"""… with rests this many times as long as each reading kept a core, which the computation needs too."""
+"""Pause after reading a block ahead while the engine computes, as a multiple of the CPU time that reading took."""
 FRESH_S = 60.0
-"""How long a block counts as just used: a conversation that goes on is not noted with each of its turns."""
+"""Seconds for which a block counts as just used, so that not every turn of a conversation is recorded."""
 _TICK_S = 1e-6
-"""Difference between the times of blocks that one request uses one after the other."""
+"""Difference in seconds between the recorded times of consecutive blocks of one request."""
 
 
 class Backlog:
     """Blocks to write: keys with sizes, oldest first, and the time by which each must be written.
 
     Args:
-        max_s: how long a block may wait for a moment without computation.
-        max_bytes: how much may wait. Beyond it, the oldest blocks are written at once.
+        max_s: maximum time that a block may wait for an idle engine, in seconds.
+        max_bytes: maximum size of the waiting blocks; beyond it, the oldest are written at once.
     """
 
     def __init__(self, max_s: float, max_bytes: int) -> None:
@@ -44,19 +44,19 @@ class Backlog:
         return key in self._waiting
 
     def add(self, key: bytes, num_bytes: int, now: float) -> None:
-        """Queues a block after all others, unless it waits already."""
+        """Queues a block at the end, unless it is already queued."""
         if key not in self._waiting:
             self._waiting[key] = now // _TOGETHER_S * _TOGETHER_S + self._max_s, num_bytes
             self._num_bytes += num_bytes
 
     def discard(self, key: bytes) -> bool:
-        """A block does not wait any more; returns whether it did."""
+        """Removes a block from the queue; returns whether it was queued."""
         _, num_bytes = self._waiting.pop(key, (0.0, -1))
         self._num_bytes -= max(0, num_bytes)
         return num_bytes >= 0
 
     def discard_all(self, keys: Container[bytes]) -> None:
-        """Like `discard`, for those of the blocks that wait."""
+        """Like `discard`, for all queued blocks among `keys`."""
         for key in [key for key in self._waiting if key in keys]:
             self.discard(key)
 
@@ -66,12 +66,12 @@ class Backlog:
 
     @property
     def oldest(self) -> bytes:
-        """The block that waits longest. Needs one that waits."""
+        """The block that waits longest. Requires a queued block."""
         return next(iter(self._waiting))
 
     @property
     def due_at(self) -> float:
-        """When the oldest block must be written, even during a computation; infinity = no block waits."""
+        """Time by which the oldest block must be written, even while the engine computes; infinity = none is queued."""
         if not self._waiting:
             return inf
         return -inf if self._num_bytes > self._max_bytes else self._waiting[self.oldest][0]
@@ -89,7 +89,7 @@ class Wanted:
         return bool(self._until)
 
     def add(self, keys: Sequence[bytes], until: float) -> None:
-        """A request waits for all of these blocks, until this time at most."""
+        """Queues the blocks of a request, which waits for them until the time `until`."""
         self._until.update(dict.fromkeys(keys, until))
         self._last.update(keys[-1:])
 
@@ -99,7 +99,7 @@ class Wanted:
 
     @property
     def first(self) -> bytes:
-        """The block to read next. Needs a wanted one."""
+        """The block to read next. Requires a queued block."""
         return next(iter(self._until))
 
     def next(self, count: int) -> list[bytes]:
@@ -115,7 +115,7 @@ class Wanted:
         return any(not self.is_late(key, now) for key in keys)
 
     def discard(self, key: bytes) -> bool:
-        """A block has been read, or cannot be; returns whether it is the last block of a request."""
+        """Removes a block that was read or cannot be; returns whether it is the last block of a request."""
         self._until.pop(key, None)
         is_last = key in self._last
         self._last.discard(key)
@@ -123,7 +123,7 @@ class Wanted:
 
 
 class ReadAhead:
-    """Blocks to read before a request asks for them, the best first."""
+    """Blocks to read into RAM before a request asks for them, most recently used first."""
 
     def __init__(self) -> None:
         self._keys: deque[bytes] = deque()
@@ -134,27 +134,27 @@ class ReadAhead:
         self._keys.extend(keys)
 
     def take(self) -> bytes:
-        """The next block. Needs one that is queued."""
+        """Removes and returns the next block. Requires a queued block."""
         return self._keys.popleft()
 
     def clear(self) -> None:
         self._keys.clear()
 
     def note(self, num_bytes: int, cpu_s: float, now: float) -> None:
-        """A block of `num_bytes` was read, or none (0), and kept a core for `cpu_s`."""
+        """Notes that a block was read, or not (0 bytes), and the CPU time in seconds that it took."""
         self._num_urgent_bytes -= num_bytes
         self._rests_until = now + _REST * cpu_s
 
     @property
     def is_urgent(self) -> bool:
-        """The next block may be read even during a computation."""
+        """The next block may be read even while the engine computes."""
         return bool(self._keys) and self._num_urgent_bytes > 0
 
     def at(self, quiet_from: float) -> float:
-        """When the next block may be read; infinity = none is queued.
+        """Time from which the next block may be read; infinity = none is queued.
 
         Args:
-            quiet_from: when the present computation is over, if no other begins.
+            quiet_from: time from which the engine counts as idle, unless another step begins.
         """
         if not self._keys:
             return inf
@@ -162,7 +162,7 @@ class ReadAhead:
 
 
 class Uses:
-    """Blocks that were used lately, and of which the folder is not yet told. Bounded by the blocks in the folder."""
+    """Recent uses of blocks that are not yet recorded in the folder. Bounded by the number of blocks in the folder."""
 
     def __init__(self) -> None:
         self._due: dict[bytes, float] = {}
@@ -170,15 +170,16 @@ class Uses:
         self._fresh_until = 0.0
 
     def __bool__(self) -> bool:
-        """The folder is not yet told of some use."""
+        """Whether some use is not yet recorded in the folder."""
         return bool(self._due)
 
     def note(self, keys: Iterable[bytes], kept: Container[bytes], now: float, used_at: float) -> None:
-        """A request uses these blocks one after the other; blocks that the folder does not keep are ignored.
+        """Notes that a request uses these blocks, in order. Blocks that are not in the folder are ignored.
 
         Args:
-            now: on a clock of which only differences count.
-            used_at: in seconds since 1970.
+            kept: the blocks in the folder.
+            now: time in seconds of which only differences count.
+            used_at: time in seconds since 1970.
         """
         if now >= self._fresh_until:
             self._fresh.clear()
@@ -188,11 +189,11 @@ class Uses:
         self._due.update((key, used_at + index * _TICK_S) for index, key in enumerate(used))
 
     def note_written(self, key: bytes) -> None:
-        """The folder has noted the use of this block by writing it."""
+        """Notes that a block was written, which also records its use."""
         self._fresh.add(key)
 
     def take(self, count: int) -> list[tuple[bytes, float]]:
-        """Up to `count` uses to tell the folder of now, each with its time, oldest first."""
+        """Removes and returns up to `count` uses to record now, each with its time, oldest first."""
         taken = list(islice(self._due.items(), count))
         for key, _ in taken:
             del self._due[key]

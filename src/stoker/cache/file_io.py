@@ -1,8 +1,8 @@
-"""The bytes of one block's file: written and read past the system's page cache where that can be done.
+"""Reads and writes the file of one block, with direct I/O (without the page cache) where possible.
 
-The cache costs a copy of every byte, on a core that computes, and the disk itself can read and write
-the memory of blocks: they lie in whole pages. And there is a cache in front of the disk already: the tier in memory. On
-a file system that cannot do it, and for small blocks, everything goes the usual way; the bytes are the same.
+The page cache would cost a copy of every byte, on a core that computes, and the RAM tier already caches the disk.
+With direct I/O, the disk accesses the memory of blocks itself, because blocks are page-aligned. Small blocks, and
+blocks on file systems without direct I/O, are read and written the usual way, with the same bytes.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ if sys.platform == "linux":
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _CREATING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _AT_ONCE_BYTES = 64 * 2**20
-"""A file of this size may be read before it has said that it is a block."""
+"""Maximum size of a file that is read in one go, before its header is checked."""
 _UNABLE = errno.EINVAL, errno.EOPNOTSUPP
-"""Memory that does not begin with a page, or a disk of larger sectors; a file that the system compresses, as NTFS."""
+"""Errors of direct I/O for unaligned memory, disks with larger sectors, and compressed files (as on NTFS)."""
 
 
 def create(path: str) -> FileIO:
     """A new file that only this user can read.
 
     Raises:
-        OSError: it cannot be created, or is there.
+        OSError: the file cannot be created, or exists.
     """
     return FileIO(os.open(path, _CREATING, 0o600), "wb")
 
 
 @contextmanager
 def opened(path: Path | str) -> Generator[tuple[FileIO, int]]:
-    """A block's file and its size. What is no plain file is not looked into: that could take for ever.
+    """Opens the file of a block; yields it and its size. Reading anything but a regular file could block forever.
 
     Raises:
-        BadBlockFile: it is none.
-        OSError: the disk refuses.
+        BadBlockFile: the path is not a regular file.
+        OSError: the file cannot be opened.
     """
     with FileIO(os.open(path, _READING), "rb") as file:
         stat = os.fstat(file.fileno())
@@ -66,10 +66,10 @@ def opened(path: Path | str) -> Generator[tuple[FileIO, int]]:
 
 
 class BlockFiles:
-    """Reads and writes one file at a time.
+    """Reads and writes block files, one at a time. Not thread-safe.
 
     Args:
-        arena: where what is read lies.
+        arena: allocator of the memory for blocks that are read.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -79,7 +79,7 @@ class BlockFiles:
         """Buffers for the first and the last page of an aligned file."""
 
     def write(self, file: FileIO, fingerprint: bytes, key: bytes, state: KVBytes) -> int:
-        """Writes a block into an empty file; returns how long that is.
+        """Writes a block into an empty file; returns the size of the file.
 
         Raises:
             OSError: the disk is full, or fails.
@@ -97,11 +97,11 @@ class BlockFiles:
         return sum(map(len, parts))
 
     def read(self, path: Path | str, fingerprint: bytes, key: bytes) -> memoryview:
-        """A block.
+        """Reads a block.
 
         Raises:
-            BadBlockFile: there is a file, but not with this block.
-            OSError: there is none, or the disk refuses.
+            BadBlockFile: the file is damaged, or is not this block.
+            OSError: the file does not exist, or cannot be read.
         """
         with opened(path) as (file, size):
             found = self._read_direct(file, size) or self._read_twice(file, size, fingerprint, key)
@@ -111,7 +111,7 @@ class BlockFiles:
         return state.toreadonly()
 
     def _pages_of(self, head: bytes, content: memoryview) -> list[memoryview]:
-        """Reads a file that is aligned, as pages."""
+        """The content of an aligned file as parts of whole pages; only the first and the last page are copied."""
         whole = len(content) // PAGE_BYTES * PAGE_BYTES
         self._first[:] = head + bytes(PAGE_BYTES - len(head))
         rest = bytes(content[whole:])
@@ -121,7 +121,7 @@ class BlockFiles:
         return [self._first, content[:whole], self._last]
 
     def _read_direct(self, file: FileIO, size: int) -> tuple[Header, memoryview] | None:
-        """All of a file at once. None: it cannot be had that way."""
+        """Reads a whole aligned file with direct I/O. None: that is not possible."""
         can_be = size % PAGE_BYTES == 0 and ALIGNED_FROM_BYTES < size <= _AT_ONCE_BYTES
         if not can_be or not _set_direct(file, is_on=True):
             return None
@@ -141,7 +141,7 @@ class BlockFiles:
         return None
 
     def _read_twice(self, file: FileIO, size: int, fingerprint: bytes, key: bytes) -> tuple[Header, memoryview]:
-        """The header, before memory is taken, and then the rest."""
+        """Reads and checks the header before memory is allocated, and then reads the rest."""
         file.seek(0)
         header = decode_header(file.read(HEADER_BYTES), size)
         header.check_names(fingerprint, key)
@@ -153,7 +153,7 @@ class BlockFiles:
 
 
 def _set_direct(file: FileIO, *, is_on: bool) -> bool:
-    """Whether what follows goes past the page cache. False: this system, or this file system, cannot do that."""
+    """Switches direct I/O on or off. False: the system or the file system does not support it."""
     if sys.platform != "linux":
         return False
     try:
@@ -164,7 +164,7 @@ def _set_direct(file: FileIO, *, is_on: bool) -> bool:
 
 
 def _write_direct(file: FileIO, parts: Sequence[memoryview]) -> None:
-    """All at once, if the disk takes it: each write of its own would be waited for."""
+    """Writes all parts in one call if possible, because each direct write waits for the disk."""
     try:
         num_bytes = os.writev(file.fileno(), parts)
     except OSError as error:
@@ -178,7 +178,7 @@ def _write_direct(file: FileIO, parts: Sequence[memoryview]) -> None:
 
 
 def write_all(file: FileIO, parts: Sequence[memoryview]) -> None:
-    """One part behind the other. The system takes at most two gigabytes at once.
+    """Writes the parts one after the other. The system takes at most two gigabytes per call.
 
     Raises:
         OSError: the disk is full, or fails.
@@ -190,8 +190,8 @@ def write_all(file: FileIO, parts: Sequence[memoryview]) -> None:
 
 
 def read_all(file: FileIO, content: memoryview) -> None:
-    """Fills memory from a file, which may be shorter than it was a moment ago: what is missing is anything, and the
-    checksum notices.
+    """Fills memory from a file. If the file was truncated meanwhile, the rest of the memory stays arbitrary, which the
+    checksum reveals.
 
     Raises:
         OSError: the disk fails.

@@ -1,7 +1,7 @@
-"""Fingerprint of all that exported KV depends on, besides its entries and adapters. It knows no model format.
+"""Fingerprint of everything that exported KV depends on, besides entries and adapters. It knows no model format.
 
-The whole content of the weights counts: two models that differ in a single matrix must never share KV. Reading them
-takes a second per gigabyte, so the result is noted beside the cache for as long as the files do not change.
+The whole content of the weights counts: two models that differ in a single matrix must never share KV. Hashing takes a
+second per gigabyte, so the digests of files are stored beside the cache, and reused until the files change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A file of weights, as it was when it was loaded."""
+    """A weights file, with its size, modification time and inode when it was loaded."""
 
     path: Path
     stat: os.stat_result
@@ -35,7 +35,7 @@ class WeightFile:
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """A file's content, by what the file system says of it."""
+    """The digest of a file's content, valid while size, modification time and inode are unchanged."""
 
     size_bytes: int
     mtime_ns: int
@@ -47,20 +47,20 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 _MAX_NOTES = 256
-"""Maximum number of noted files, of all machines that use the folder; the oldest notes leave."""
+"""Maximum number of stored digests, of all machines that use the folder; the oldest are dropped."""
 _decoder = msgspec.json.Decoder(dict[str, _Note])
 
 
 def fingerprint(weights: Iterable[WeightFile], kv_format: str, notes: Path) -> bytes:
-    """32 bytes that differ when any of these differ.
+    """A hash of 32 bytes of the content of the weights and the KV format.
 
     Args:
         weights: all files of the model, in order.
         kv_format: see `ModelInfo.kv_format`.
-        notes: where the digests of files are noted; may be missing or damaged.
+        notes: file in which digests are stored; may be missing or damaged.
 
     Raises:
-        OSError: a file cannot be read, or is not the one that was loaded any more.
+        OSError: a file cannot be read, or was replaced after it had been loaded.
     """
     digest = hashlib.blake2b(kv_format.encode(), digest_size=32)
     for weight in weights:

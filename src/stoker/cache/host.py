@@ -1,4 +1,4 @@
-"""The tier in RAM: blocks by key, within a number of bytes, least recently used first to leave. It knows no disk."""
+"""The RAM tier: blocks of exported KV by key, with a size limit and LRU eviction. It knows no disk."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class _Held:
 
 
 class HostTier:
-    """Not safe to use from several threads; its owner has a lock.
+    """The blocks in RAM of one `KVStore`, which locks it: the class itself is not thread-safe.
 
     Args:
-        limit_bytes: what all blocks together may take. A block larger than that is not taken.
+        limit_bytes: maximum size of all blocks together. A larger block is not stored.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.num_bytes = 0
         self.num_changes = 0
-        """How often a block came or left."""
+        """Number of times that a block was added or removed."""
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
         """Blocks by key, least recently used first."""
 
@@ -37,7 +37,7 @@ class HostTier:
         return key in self._held
 
     def put(self, key: bytes, state: KVBytes, *, is_from_disk: bool = False) -> list[bytes]:
-        """Takes a block; returns the keys of those that have left for it."""
+        """Stores a block; returns the keys of the blocks that were evicted for it."""
         self.discard(key)
         if len(state) > self.limit_bytes:
             return []
@@ -51,7 +51,7 @@ class HostTier:
         return evicted
 
     def put_last_in_line(self, key: bytes, state: KVBytes) -> bool:
-        """Takes a block from disk that no request has asked for: it is evicted first, and evicts no other.
+        """Stores a block that was read ahead, before any request: it is evicted first, and evicts no other.
 
         Returns:
             False if there is no room.
@@ -64,12 +64,12 @@ class HostTier:
         return True
 
     def peek(self, key: bytes) -> KVBytes | None:
-        """The block, or None; it counts as no use."""
+        """The block, or None; does not count as a use."""
         held = self._held.get(key)
         return None if held is None else held.state
 
     def take(self, key: bytes) -> tuple[KVBytes, bool] | None:
-        """The block, and whether this is the first use since it was read from disk; None if it is not here."""
+        """The block, and whether this is its first use since it was read from disk; None if it is not in RAM."""
         held = self._held.get(key)
         if held is None:
             return None
@@ -82,13 +82,13 @@ class HostTier:
         return set(self._held)
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        """Counts as a use of each. Keys that are not here are ignored."""
+        """Marks these blocks as just used. Unknown keys are ignored."""
         for key in keys:
             if key in self._held:
                 self._held.move_to_end(key)
 
     def clear(self) -> list[bytes]:
-        """Forgets every block; returns their keys."""
+        """Removes all blocks; returns their keys."""
         keys = list(self._held)
         self.num_changes += 1
         self._held.clear()
@@ -96,7 +96,7 @@ class HostTier:
         return keys
 
     def discard(self, key: bytes) -> None:
-        """Forgets a block, if it is here."""
+        """Removes a block, if it is in RAM."""
         held = self._held.pop(key, None)
         if held is not None:
             self.num_changes += 1

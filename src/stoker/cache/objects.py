@@ -1,12 +1,12 @@
 """Blocks of KV in an object store, such as S3, for processes on machines that share no folder.
 
 ```
-    PREFIX/kv/<fingerprint>/model.json    what the fingerprint stands for, for people
+    PREFIX/kv/<fingerprint>/model.json    describes the model of the fingerprint, for people
     PREFIX/kv/<fingerprint>/<key>.kv      one block
 ```
 
-An object is written whole or not at all, so no temporary names are needed. Nothing is removed for lack of room: the
-owner of the bucket lets objects expire. The only module that touches the library for object stores.
+Writes of objects are atomic, so no temporary names are needed. Blocks are never evicted: the owner of the bucket lets
+objects expire. No other module uses the library for object stores.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ else:
 _untyped = cast("Any", obstore)
 """Some of its results are partly unknown to type checkers."""
 AT_ONCE = 8
-"""Number of blocks that are read at the same time: a store answers each request slowly, and many at once."""
+"""Number of blocks that are read in parallel: a store has a high latency, but serves many requests at once."""
 _URL = re.compile(r"(s3a?|gs|az|azure|abfss?|adl|file)://")
 _BLOCK = re.compile(r"kv/([0-9a-f]{64})/([0-9a-f]{32})\.kv")
 _MODEL = re.compile(r"kv/([0-9a-f]{64})")
 _SLOW = timedelta(seconds=10)
-"""Time after which a request to the store has failed: whatever the KV is wanted for is computed long before."""
+"""Timeout of a request to the store: by then, the KV has long been computed instead."""
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
-"""Variables of the environment that allow a server without TLS, as the library has them."""
+"""The library's environment variables that allow a server without TLS."""
 _NONE: Mapping[bytes, int] = {}
 
 
 def is_object_url(where: str) -> bool:
-    """Whether this names an object store, and not a folder.
+    """Whether this is the URL of an object store, not the path of a folder.
 
     >>> is_object_url("s3://bucket/prefix"), is_object_url("/var/cache/kv")
     (True, False)
@@ -62,10 +62,10 @@ def is_object_url(where: str) -> bool:
 
 
 class ObjectDirectory:
-    """A `BlockPlace` in an object store. Blocks are written and read by one thread at a time.
+    """A `BlockPlace` in an object store. One thread at a time reads and writes blocks.
 
     Args:
-        store: with the prefix below which everything lies.
+        store: the store, including the prefix of all paths.
     """
 
     search_s = 10.0
@@ -75,12 +75,12 @@ class ObjectDirectory:
         self._store = store
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stoker-kv-objects")
         self._begun: dict[tuple[bytes, bytes], Future[KVBytes]] = {}
-        """Blocks that are on their way."""
+        """Blocks that are being prefetched, by fingerprint and key."""
         self._described: set[bytes] = set()
 
     @classmethod
     def at(cls, url: str) -> ObjectDirectory:
-        """The place that a URL names. Credentials are those of the environment, as the store's own tools read them.
+        """Opens the store of a URL. Credentials come from the environment, as for the store's own tools.
 
         Raises:
             ConfigError: the URL cannot be used, or the library is not installed.
@@ -130,7 +130,7 @@ class ObjectDirectory:
         return sum(map(len, content))
 
     def begin(self, fingerprint: bytes, keys: Sequence[bytes]) -> None:
-        """See `BlockPlace`. What was announced before and is missing now is not read any more."""
+        """See `BlockPlace`. Cancels blocks that were announced before and are not among `keys`."""
         wanted = [(fingerprint, key) for key in keys[:AT_ONCE]]
         for other in self._begun.keys() - set(wanted):
             self._begun.pop(other).cancel()
@@ -139,25 +139,25 @@ class ObjectDirectory:
                 self._begun[each] = self._pool.submit(self._get, *each)
 
     def read(self, fingerprint: bytes, key: bytes) -> KVBytes:
-        """A block.
+        """Reads a block.
 
         Raises:
-            FileNotFoundError: it is not there (any more).
-            BadBlockFile: there is an object, but not with this block.
+            FileNotFoundError: the block is not in the store (any more).
+            BadBlockFile: the object is damaged, or is not this block.
             OSError: the store cannot be reached, or refuses.
         """
         begun = self._begun.pop((fingerprint, key), None)
         return self._get(fingerprint, key) if begun is None else begun.result()
 
     def note_use(self, fingerprint: bytes, key: bytes, used_at: float) -> None:
-        """Does nothing: an object's age counts from when it was written."""
+        """Does nothing: the expiry of an object depends on its time of writing."""
 
     def remove(self, fingerprint: bytes, key: bytes) -> None:
-        """Removes a block, if it is still there and may be removed."""
+        """Removes a block, if it exists and the store permits."""
         self._delete(_path(fingerprint, key))
 
     def describe(self, fingerprint: bytes, model: KeptModel) -> None:
-        """Notes what a fingerprint stands for, once.
+        """Writes `model.json`, which describes the model of a fingerprint, once per process.
 
         Raises:
             OSError: the store cannot be reached, or refuses.
@@ -168,7 +168,7 @@ class ObjectDirectory:
             self._described.add(fingerprint)
 
     def described(self, fingerprint: str) -> KeptModel:
-        """What a fingerprint stands for; unknown if the note is missing or cannot be read."""
+        """The model of a fingerprint; with `unknown` values if `model.json` is missing or cannot be read."""
         try:
             with _as_os_errors():
                 note = bytes(obstore.get(self._store, _note(fingerprint)).bytes())
@@ -177,7 +177,7 @@ class ObjectDirectory:
             return KeptModel("unknown", "unknown")
 
     def models(self) -> list[str]:
-        """The fingerprints of which something is stored.
+        """The fingerprints of all models with stored objects.
 
         Raises:
             OSError: the store cannot be reached, or refuses.
@@ -188,18 +188,18 @@ class ObjectDirectory:
         return sorted(match[1] for match in found if match)
 
     def state(self, fingerprint: bytes) -> int | None:
-        """None: a store does not say whether anything has changed."""
+        """None: an object store does not tell whether anything has changed."""
         return None
 
     def keys(self, fingerprint: bytes, known: Mapping[bytes, int] = _NONE) -> dict[bytes, int]:
-        """The blocks of one model with the sizes of their objects. What was `known`, if the store does not answer."""
+        """The keys of all blocks of one model, with their objects' sizes; `known` if the store does not answer."""
         try:
             return {entry.key: entry.num_bytes for entry in self.blocks(fingerprint.hex())}
         except OSError:
             return dict(known)
 
     def latest(self, fingerprint: bytes, limit_bytes: int) -> list[bytes]:
-        """The keys of those blocks of one model that were written last, the last one first, as many as fit."""
+        """The keys of the latest written blocks of one model, latest first, up to a total size of `limit_bytes`."""
         if not limit_bytes:
             return []
         try:
@@ -210,7 +210,7 @@ class ObjectDirectory:
         return [entry.key for entry, size in zip(blocks, sizes, strict=True) if size <= limit_bytes]
 
     def blocks(self, fingerprint: str) -> Iterator[BlockEntry]:
-        """Every block of one model.
+        """All blocks of one model.
 
         Raises:
             OSError: the store cannot be reached, or refuses.
@@ -227,11 +227,11 @@ class ObjectDirectory:
         return []
 
     def sweep(self) -> Iterator[tuple[Path, str]]:
-        """Looks at nothing: reading the beginning of every object would cost more than a damaged one does."""
+        """Checks nothing: reading the header of every object would cost more than a damaged block does."""
         return iter(())
 
     def check(self, fingerprint: str) -> Iterator[tuple[BlockEntry, str]]:
-        """Reads all of one model, and removes what is damaged; yields each object with its fault or an empty text."""
+        """Reads all blocks of one model, removes damaged ones; yields each object with its fault or an empty string."""
         for entry in list(self.blocks(fingerprint)):
             fault = ""
             try:
@@ -244,7 +244,7 @@ class ObjectDirectory:
             yield entry, fault
 
     def clear(self, fingerprint: str) -> int:
-        """Removes all of one model; returns how many bytes that were.
+        """Removes all blocks of one model; returns their size in bytes.
 
         Raises:
             OSError: the store cannot be reached, or refuses.
@@ -275,7 +275,7 @@ class ObjectDirectory:
 
 
 def _over_http() -> dict[str, Any]:
-    """Bounds of every request. Options of the client replace those of the environment, so one of these is repeated."""
+    """Timeouts of every request. Client options replace those of the environment, so `allow_http` is passed on here."""
     allow_http = any(os.environ.get(name, "").lower() in ("1", "true") for name in _ALLOW_HTTP)
     return {
         "client_options": {"timeout": _SLOW, "connect_timeout": _SLOW, "allow_http": allow_http},
@@ -293,7 +293,7 @@ def _note(fingerprint: str) -> str:
 
 @contextmanager
 def _as_os_errors() -> Generator[None]:
-    """Raises OSError for every fault of the store; FileNotFoundError stays what it is."""
+    """Raises OSError for every error of the store; FileNotFoundError stays as it is."""
     try:
         yield
     except obstore.exceptions.BaseError as error:
@@ -301,5 +301,5 @@ def _as_os_errors() -> Generator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Without the library's own dump of the error, which follows."""
+    """The message without the library's dump of the error, which follows in further lines."""
     return str(error).partition("\n")[0].strip() or type(error).__name__

@@ -1,4 +1,4 @@
-"""Where blocks of KV outlive the process, by the words of the user: a folder, or an object store. It moves no block."""
+"""The place where KV blocks outlive the process (`--cache-dir`): a folder, or an object store. It moves no block."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from stoker.errors import ConfigError
 
 
 class BlockPlace(Protocol):
-    """Blocks of all models in one place, which several processes may use. See `BlockDirectory` for each method."""
+    """A folder or object store with blocks of all models, which several processes may share. See `BlockDirectory`."""
 
     arena: Arena
     search_s: float
-    """Interval at which blocks of other processes are looked for, in seconds."""
+    """Interval of searches for blocks of other processes, in seconds."""
 
     def notes(self, own: Path) -> Path:
-        """File in which digests of weights are noted: beside the blocks, or in this machine's `own` folder."""
+        """The file with digests of weights: beside the blocks, or in this machine's `own` folder."""
         ...
 
     def free_bytes(self) -> int | None:
-        """Space that is free there. None: there is no end of it, and nothing leaves for lack of space."""
+        """Number of free bytes. None: space is unlimited, and nothing is evicted."""
         ...
 
     def prepare(self) -> None:
         """Checks that blocks can be kept here, before anything is computed.
 
         Raises:
-            OSError: they cannot; the text says why.
+            OSError: they cannot; the message says why.
         """
         ...
 
     def look(self) -> None:
-        """Checks that what is kept can be seen.
+        """Checks that stored blocks can be listed.
 
         Raises:
             FileNotFoundError: there is no such folder yet.
@@ -47,7 +47,7 @@ class BlockPlace(Protocol):
 
     def write(self, fingerprint: bytes, key: bytes, state: KVBytes) -> int: ...
     def begin(self, fingerprint: bytes, keys: Sequence[bytes]) -> None:
-        """Announces what is read next, so that several blocks may be on their way at once."""
+        """Announces the blocks that are read next, so that several of them can be prefetched in parallel."""
         ...
 
     def read(self, fingerprint: bytes, key: bytes) -> KVBytes: ...
@@ -65,7 +65,7 @@ class BlockPlace(Protocol):
     def check(self, fingerprint: str) -> Iterator[tuple[BlockEntry, str]]: ...
     def clear(self, fingerprint: str) -> int: ...
     def close(self) -> None:
-        """Ends what is on its way. Calling it twice is allowed."""
+        """Cancels reads in progress. Calling it twice is allowed."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The content of a saved slot, as a file whose name a client chose. It decides nothing and knows no backend.
+"""Files of saved slots, whose names clients choose. It decides nothing and knows no backend.
 
 ```
-    header of `block_file`, version 4    KV               what it is of
-    its key is that of what it is of     `length` bytes   msgpack: [entries, [[adapter, scale], …]]
+    header of `block_file`, version 4    KV               entries of the KV
+    with the key of the entries          `length` bytes   msgpack: [entries, [[adapter, scale], …]]
 ```
 """
 
@@ -28,15 +28,15 @@ from stoker.core.tiers import KVBytes
 from stoker.errors import InvalidInput, ModelError, ResourceExhausted, reason_of
 
 NOTES = ".weights.json"
-"""Where the folder notes the digests of weights; no name that a client may choose."""
+"""Name of the file with digests of weights in the folder of slots; clients cannot choose such a name."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", re.ASCII)
 _MAX_CONTENTS_BYTES = 64 * 2**20
-"""Maximum size of the entries; those of any context are smaller."""
+"""Maximum size of the encoded entries; more than any context needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotImage:
-    """Entries, and their KV as the backend gave it."""
+    """The content of a slot: its entries, and their KV as the backend exported it."""
 
     entries: tuple[int, ...]
     state: KVBytes
@@ -45,7 +45,7 @@ class SlotImage:
 
     @property
     def key(self) -> bytes:
-        """The name of the entries, computed with these adapters."""
+        """The key of the KV: a hash of the entries and the adapters."""
         return Chain(root_key(self.adapters)).key_at(self.entries, len(self.entries))
 
 
@@ -60,10 +60,10 @@ _decoder = msgspec.msgpack.Decoder(_Contents)
 
 
 def take_memory(num_bytes: int) -> memoryview:
-    """For the KV of one slot, which may be most of what there is.
+    """Memory for the KV of one slot, which may be a large part of all memory.
 
     Raises:
-        ResourceExhausted: there is not so much.
+        ResourceExhausted: there is not enough memory.
     """
     try:
         return memoryview(new_memory(max(1, num_bytes)))[:num_bytes]
@@ -72,11 +72,11 @@ def take_memory(num_bytes: int) -> memoryview:
 
 
 class SlotFiles:
-    """Files of one model in a folder. Every method may take as long as the disk likes; one thread calls them.
+    """The saved slots of one model in a folder. Every method may wait for the disk; one thread calls them.
 
     Args:
-        folder: made when the first file is written.
-        identify: the model's fingerprint; may read all of its weights.
+        folder: the folder, created when the first file is written.
+        identify: returns the model's fingerprint; may read all weights.
     """
 
     def __init__(self, folder: Path, identify: Callable[[], bytes]) -> None:
@@ -85,11 +85,11 @@ class SlotFiles:
         self._fingerprint = b""
 
     def write(self, filename: str, image: SlotImage) -> int:
-        """Writes a file, over an older one of this name; a reader sees all of it or nothing. Returns its size in bytes.
+        """Writes a file atomically, and replaces an older one of this name. Returns its size in bytes.
 
         Raises:
-            InvalidInput: that is no name for a file here.
-            ModelError: the model's own files are not those that were loaded any more.
+            InvalidInput: the name is not permitted.
+            ModelError: the files of the model have changed since it was loaded.
             ResourceExhausted: the disk is full, or the folder cannot be written to; nothing has changed.
         """
         path, fingerprint = self._path(filename), self._identity()
@@ -104,12 +104,12 @@ class SlotFiles:
         return sum(map(len, parts))
 
     def read(self, filename: str) -> tuple[SlotImage, int]:
-        """What a file holds, and its size in bytes.
+        """The content of a file, and its size in bytes.
 
         Raises:
-            InvalidInput: there is no such file; it is another model's, of another version, or damaged.
+            InvalidInput: the file does not exist, belongs to another model, has another version, or is damaged.
             ModelError: see `write`.
-            ResourceExhausted: there is no memory for what it holds.
+            ResourceExhausted: there is not enough memory for the content.
         """
         path = self._path(filename)
         try:

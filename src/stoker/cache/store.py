@@ -1,6 +1,6 @@
-"""The tiers below the KV pool as one: memory first, then a disk if one is given. It decides nothing.
+"""Combines the tiers below the KV pool: blocks of exported KV in RAM and, if configured, on disk. It decides nothing.
 
-The engine's thread puts blocks in and takes them out of memory; only the disk's own thread ever touches the disk.
+The engine's thread puts blocks into RAM and takes them out; only the disk tier's own thread touches the disk.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from stoker.cache.place import BlockPlace
 from stoker.core.tiers import KVBytes
 
 _CLOSE_S = 2.0
-"""Time for which closing may continue to write blocks."""
+"""Maximum time in seconds for writing blocks while the store is closed."""
 _BACKLOG_SHARE = 4
-"""One in this many of the blocks in memory may wait to be written, so that new blocks do not displace them."""
+"""Blocks that wait to be written may take one part in this number of the RAM, so that new blocks do not evict them."""
 
 
 class KVStore:
-    """Blocks of exported KV by key. Satisfies `core.tiers.Tiers`; no method waits for a disk but `close`.
+    """Blocks of exported KV by key. Satisfies `core.tiers.Tiers`; only `close` waits for a disk.
 
     Args:
-        ram_bytes: what the blocks in memory may take.
-        clock: seconds; only differences count.
+        ram_bytes: maximum size of all blocks in RAM.
+        clock: returns seconds; only differences count.
     """
 
     def __init__(self, ram_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,14 +38,14 @@ class KVStore:
         """Guards the blocks in memory. May be held when the disk tier is called, never the other way round."""
         self._host = HostTier(ram_bytes)
         self._arena = Arena()
-        """Where blocks lie, those that are exported and those that are read."""
+        """Allocator of the memory of exported blocks, and of blocks that are read from disk."""
         self._num_taken_bytes = 0
-        """Size of the last exported block: the others are as large."""
+        """Size of the last exported block; other blocks usually have the same size."""
         self._disk: DiskTier | None = None
         self._on_arrival: Callable[[], None] | None = None
         self._on_ahead: Callable[[int], None] | None = None
         self._num_ahead_bytes = 0
-        """Bytes read ahead of any request. Written by the disk's thread only."""
+        """Number of bytes read from disk before any request asked for them. Written by the disk's thread only."""
         self._num_ram_hits = self._num_disk_hits = 0
         self._num_ram_hit_tokens = self._num_disk_hit_tokens = 0
         self._num_evicted = self._num_lost = 0
@@ -77,11 +77,11 @@ class KVStore:
         )
 
     def on_arrival(self, call: Callable[[], None]) -> None:
-        """Has this called, on another thread, whenever something wanted has come from disk or will not come."""
+        """Sets a callback for fetched blocks: called on another thread once they have arrived, or some will not."""
         self._on_arrival = call
 
     def on_ahead(self, call: Callable[[int], None]) -> None:
-        """Has this called on the disk's thread, now and then, with how many bytes have been read ahead so far."""
+        """Sets a callback for read-ahead: called on the disk's thread with the total number of bytes read so far."""
         self._on_ahead = call
 
     @property
@@ -100,7 +100,7 @@ class KVStore:
             return key in self._host
 
     def memory_keys(self, known: int) -> tuple[int, set[bytes] | None]:
-        """The number of changes of the blocks in memory so far, and their keys; None if that number is `known`."""
+        """Number of changes to the set of blocks in RAM so far, and their keys; None if the number equals `known`."""
         with self._lock:
             count = self._host.num_changes
             return count, None if count == known else self._host.keys()
@@ -116,12 +116,12 @@ class KVStore:
         return self._disk is not None and self._disk.is_coming(keys)
 
     def note_step(self, *, is_busy: bool) -> None:
-        """The engine begins a step, or has nothing to do; the disk's thread keeps out of its way."""
+        """Notes whether the engine begins a step or is idle: the disk's thread leaves the CPU to steps."""
         if self._disk is not None:
             self._disk.note_step(is_busy=is_busy)
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        # The last ones first: of what was used together, the end has to leave before what it goes on from.
+        # In reverse order: a block must be evicted before the blocks that precede it in its sequence.
         keys = list(keys)[::-1]
         with self._lock:
             self._host.touch(keys)
@@ -129,25 +129,25 @@ class KVStore:
             self._disk.note_uses(keys)
 
     def take_memory(self, num_bytes: int) -> memoryview:
-        """For a block that is to be put in; it comes back by itself. See `TakeMemory`."""
+        """Memory for a block that will be put in; freed when its last reference is gone. See `TakeMemory`."""
         self._num_taken_bytes = num_bytes
         return self._arena.take(num_bytes)
 
     def prepare(self) -> bool:
-        """Makes a little memory ready for blocks to come, while the engine is idle. False: nothing was left to do."""
+        """Prepares a little memory for future blocks, while the engine is idle. False: nothing was left to do."""
         with self._lock:
             room = self._host.limit_bytes - self._host.num_bytes
         return self._num_taken_bytes > 0 and self._arena.prepare(self._num_taken_bytes, room)
 
     def put(self, key: bytes, state: KVBytes) -> None:
-        """Takes a block, which must not change any more; others may be evicted for it."""
+        """Stores a block in RAM, and has it written to disk. It must not change any more. Others may be evicted."""
         with self._lock:
             self._insert(key, state, is_from_disk=False)
             if self._disk is not None and key in self._host:
                 self._disk.offer(key, len(state))
 
     def take(self, key: bytes, num_tokens: int) -> KVBytes | None:
-        """The block that is to be restored, with so many tokens; None if it has just left."""
+        """The block to restore, which counts as a hit with `num_tokens` tokens; None if it was evicted meanwhile."""
         with self._lock:
             taken = self._host.take(key)
             if taken is None:
@@ -162,14 +162,14 @@ class KVStore:
             return state
 
     def discard(self, key: bytes) -> None:
-        """Forgets a block in memory: it turned out to be of no use."""
+        """Removes a block from RAM, for example because it could not be restored."""
         with self._lock:
             self._host.discard(key)
             if self._disk is not None:
                 self._disk.forget([key])
 
     def clear(self) -> None:
-        """Forgets every block in memory. What is on disk stays there: other processes may use it."""
+        """Removes all blocks from RAM. Blocks on disk stay there: other processes may use them."""
         with self._lock:
             keys = self._host.clear()
             self._arena.trim()
@@ -177,7 +177,7 @@ class KVStore:
                 self._disk.forget(keys)
 
     def counters(self) -> TierCounters:
-        """The numbers of both tiers; those of exports and restores are the engine's."""
+        """The counters of both tiers. The engine adds those of exports and restores."""
         with self._lock:
             own = TierCounters(
                 ram_blocks=len(self._host),
@@ -193,7 +193,7 @@ class KVStore:
         return own if self._disk is None else _with_disk(own, self._disk)
 
     def close(self) -> bool:
-        """Ends the disk's thread, which writes what it can in two seconds. False: it is stuck, and left behind."""
+        """Ends the disk's thread, which may write blocks for two more seconds. False: it is stuck, and left running."""
         return self._disk is None or self._disk.close(_CLOSE_S)
 
     def _insert(self, key: bytes, state: KVBytes, *, is_from_disk: bool) -> None:

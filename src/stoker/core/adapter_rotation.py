@@ -1,15 +1,15 @@
 """Round-robin over sets of adapters, for backends that compute one set per step. It plans no step.
 
 ```
-    lane     all sequences of one set of adapters; of a backend that mixes sets, all sequences
+    lane     all sequences with one set of adapters; all sequences if the backend mixes sets
     steps    | lane A | lane A | lane B | lane B | lane C | lane C | lane A | …
 ```
 
-A lane has its turn for about `TURN_S`, in `TURN_STEPS` steps at most, and then goes to the end: every stream
-gets about as many steps as any other, and waits for at most one turn of each lane that was there before. New lanes go
-behind the present ones: a client that invents a scale for each request overtakes no other.
+The turn of a lane takes about `TURN_S` seconds and at most `TURN_STEPS` steps; then the lane goes to the end of the
+queue. So every stream gets about the same number of steps, and waits for at most one turn of each lane before it. New
+lanes go to the end: a client cannot overtake others with a new adapter scale for each request.
 
-One step for each would make tokens come evenly, but changing adapters costs libllama about 8 ms, which is as much as a
+Turns of a single step would make tokens come more evenly, but a change of adapters costs libllama about 8 ms, up to a
 third of a step of a small model (docs/adapters.md).
 """
 
@@ -25,28 +25,28 @@ from stoker.core.sequence import Sequence
 Lane: TypeAlias = AdapterSet
 
 TURN_S = 0.1
-"""A turn ends with the step that makes it so long."""
+"""Duration of a turn in seconds; the turn ends with the step that reaches it."""
 TURN_STEPS = 8
-"""Most steps of a turn, however short they are."""
+"""Maximum number of steps of a turn."""
 
 
 class AdapterRotation:
-    """The queue of lanes. One per scheduler.
+    """The queue of lanes. One instance per scheduler.
 
     Args:
-        info: says whether a step may mix sets of adapters.
+        info: `mixes_adapters` says whether a step may mix sets of adapters; then there is a single lane.
     """
 
     def __init__(self, info: ModelInfo) -> None:
         self._is_one_lane = info.mixes_adapters
         self._queue: dict[Lane, None] = {}
-        """Whose turn comes first is first."""
+        """The lanes in order of their turns."""
         self._present: Lane | None = None
-        """Who had the last step, and may have the next."""
+        """The lane whose turn it is; None = the last turn has ended."""
         self._num_steps = 0
-        """Of the present turn."""
+        """Number of steps in the present turn."""
         self._turn_s = 0.0
-        """How long they took, as far as is known."""
+        """Duration of the observed steps of the present turn, in seconds."""
 
     def lane_of(self, sequence: Sequence) -> Lane:
         return () if self._is_one_lane else sequence.request.adapters
@@ -58,7 +58,7 @@ class AdapterRotation:
         return [sequence for sequence in sequences if sequence.request.adapters == lane]
 
     def order(self, sequences: Iterable[Sequence]) -> list[Lane]:
-        """The lanes of these sequences, in the order in which the next step is to be offered to them."""
+        """The lanes of these sequences, in order of turns: the first one with entries to compute gets the next step."""
         present = dict.fromkeys([self.lane_of(sequence) for sequence in sequences])
         if present.keys() == self._queue.keys():
             return list(self._queue)
@@ -67,7 +67,7 @@ class AdapterRotation:
         return list(self._queue)
 
     def take(self, lane: Lane) -> None:
-        """A step goes to this lane. Those before it had nothing to compute, and keep their places."""
+        """Notes that this lane gets a step. The lanes before it had nothing to compute; they keep their places."""
         if self._is_one_lane:
             return
         if lane != self._present:
@@ -80,7 +80,7 @@ class AdapterRotation:
             self._end()
 
     def observe(self, step_s: float) -> None:
-        """The step that was taken last took so long."""
+        """Adds the duration of the last step to the present turn."""
         if self._is_one_lane:
             return
         self._turn_s += step_s

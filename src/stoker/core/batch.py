@@ -1,4 +1,4 @@
-"""The frozen plan of one step: all that passes from the core, which decides, to a backend, which computes."""
+"""The plan of one step, immutable: everything that the scheduler tells a backend to compute. It computes nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple, TypeAlias
 from stoker.core.media import RowPiece
 
 Entry: TypeAlias = int
-"""One position of a sequence: a token id, or below 0 a row of an image (`Span.entries`)."""
+"""One position of a sequence: a token id, or a negative number for a row of an image (`Span.entries`)."""
 
 AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
-"""What names each adapter's content, with its scale, in the order in which they apply. Empty = the model alone."""
+"""LoRA adapters in the order of their application: a name for the content of each, and its scale. Empty = none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPrefix:
-    """Positions `0 … length-1` of slot `source` appear in `target`, which is empty before."""
+    """Copies the KV of positions `0 … length-1` from slot `source` to the empty slot `target`."""
 
     source: int
     target: int
@@ -25,7 +25,7 @@ class CopyPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Slot `slot` keeps its first `length` positions; 0 empties it."""
+    """Cuts a slot back to its first `length` positions; 0 empties it."""
 
     slot: int
     length: int
@@ -36,14 +36,14 @@ CacheOp: TypeAlias = CopyPrefix | Truncate
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The KV of positions `start … end-1` of a slot on its way to or from the tiers, where its name is `key`."""
+    """An export or import of the KV of positions `start … end-1` of a slot; `key` names the KV in the tiers."""
 
     slot: int
     start: int
     end: int
     key: bytes
     has_state: bool = True
-    """With what the slot holds besides positions, which is then exactly `end` long (`CacheTraits.exports_apart`)."""
+    """Includes the recurrent state of the slot, which is then exactly `end` long (`CacheTraits.exports_apart`)."""
 
     @property
     def num_entries(self) -> int:
@@ -65,11 +65,11 @@ class Chunk(NamedTuple):
     entries: tuple[Entry, ...]
     num_logits: int = 0
     adapters: AdapterSet = ()
-    """With which it is computed: the same in all chunks of a step, unless `ModelInfo.mixes_adapters`."""
+    """Adapters of the chunk; the same for all chunks of a step, unless `ModelInfo.mixes_adapters`."""
     rows: tuple[RowPiece, ...] = ()
-    """Which of the entries are rows of images, in their order."""
+    """The image rows among the entries, in order."""
     shift: int = 0
-    """Rotary position of the first entry, less its index; not 0 behind images that a model rotates by their grid."""
+    """Rotary position of the first entry minus its index; not 0 after images with two-dimensional rotary positions."""
 
     @property
     def end(self) -> int:
@@ -77,10 +77,10 @@ class Chunk(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One step: first the cache operations in their order, then one forward pass over all chunks, if there are any.
+    """One step: first the cache operations in order, then one forward pass over all chunks, if there are any.
 
-    At most one chunk per slot. Rows of logits come out in the order of the chunks. Imports are not a backend's
-    concern in `forward`: the engine makes them after it, into slots that have no chunk.
+    A slot has at most one chunk. The rows of logits have the order of the chunks. `Backend.forward` ignores `imports`:
+    the engine makes them afterward, into slots that have no chunk.
     """
 
     step_id: int
@@ -88,14 +88,14 @@ class Batch(NamedTuple):
     ops: tuple[CacheOp, ...] = ()
     imports: tuple[Transfer, ...] = ()
     num_drafted: int = 0
-    """Entries that are only guessed. If there are any, all chunks are decodes, with drafts or without."""
+    """Number of drafted entries (speculative decoding). Unless it is 0, every chunk is a decode, some with a draft."""
 
     @property
     def num_tokens(self) -> int:
         return sum([len(chunk.entries) for chunk in self.chunks])
 
     def prompt_sizes(self) -> tuple[int, int, int]:
-        """Of the chunks of several entries: how many there are, their entries, and the positions these look back at."""
+        """Prompt chunks (several entries, no drafts): their number, their entries, and the positions attended to."""
         num_chunks = num_entries = num_attended = 0
         if self.num_drafted:
             return 0, 0, 0

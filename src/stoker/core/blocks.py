@@ -1,4 +1,4 @@
-"""Names for runs of entries, so that their KV can be found again when no slot holds it; it stores nothing.
+"""Keys of KV blocks: hashes of entries under which exported KV is found again. It stores nothing.
 
 ```
     entries   [ 0 ……… 31 | 32 ……… 63 | 64 … 70 ]
@@ -6,8 +6,8 @@
               = H(root, 0…31)  = H(k0, 32…63)
 ```
 
-A key names its block and everything before it, because KV depends on both. Two sequences that begin alike have the
-same keys as far as they do. The chain of block hashes is vLLM's (automatic prefix caching).
+A key stands for its block and everything before it, because KV depends on both. Two sequences with a common prefix have
+the same keys for its blocks. The chain of block hashes is vLLM's (automatic prefix caching).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hashlib import blake2b
 from stoker.core.batch import AdapterSet, Entry
 
 BLOCK_ENTRIES = 32
-"""Entries in a block: what is kept and restored together."""
+"""Number of entries in a block, the unit in which KV is kept and restored."""
 _KEY_BYTES = 16
 
 
 class Chain:
-    """The keys of one sequence of entries, as far as they have been asked for.
+    """The keys of one sequence of entries, computed on demand.
 
     Args:
-        root: what the KV depends on besides the entries, see `root_key`.
+        root: hash of everything that the KV depends on besides the entries, see `root_key`.
     """
 
     __slots__ = ("entries", "keys", "marks", "num_kept", "root", "wanted")
@@ -34,7 +34,7 @@ class Chain:
     def __init__(self, root: bytes) -> None:
         self.root = root
         self.keys: list[bytes] = []
-        """One per whole block, from the first on."""
+        """One key per whole block, in order."""
         self.num_kept = 0
         """Number of leading blocks that need no further export."""
         self.entries: list[Entry] = []
@@ -45,13 +45,13 @@ class Chain:
         """The lengths in `marks` at which KV has to be exported."""
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Names every whole block of `entries`, which go on from those of earlier calls."""
+        """Adds the keys of whole blocks. `entries` are those of earlier calls and any number of further ones."""
         for start in range(len(self.keys) * BLOCK_ENTRIES, len(entries) - BLOCK_ENTRIES + 1, BLOCK_ENTRIES):
             before = self.keys[-1] if self.keys else self.root
             self.keys.append(_digest(before, entries[start : start + BLOCK_ENTRIES]))
 
     def key_at(self, entries: Sequence[Entry], length: int) -> bytes:
-        """The name of the first `length` entries, also where no block ends. Needs `length` ≥ 1."""
+        """The key of the first `length` ≥ 1 entries; no block need end there."""
         assert 0 < length <= len(entries)
         self.extend(entries)
         num_whole, rest = divmod(length, BLOCK_ENTRIES)
@@ -59,12 +59,12 @@ class Chain:
         return _digest(before, entries[length - rest : length]) if rest else before
 
     def state_key_at(self, entries: Sequence[Entry], length: int) -> bytes:
-        """The name of what a slot with the first `length` entries holds besides whole blocks."""
+        """The key of the recurrent state after the first `length` entries (with the part of a block before it)."""
         return _digest(self.key_at(entries, length), ["state"])
 
 
 def root_key(adapters: AdapterSet) -> bytes:
-    """The root of every chain computed with these adapters: nothing is ever found across different sets or scales."""
+    """The root of all chains of KV computed with these adapters; different sets or scales never share keys."""
     return _digest(b"", [f"{name}={scale!r}" for name, scale in adapters])
 
 

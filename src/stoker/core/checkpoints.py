@@ -1,7 +1,7 @@
-"""Where the state of a model that cannot be cut back is worth keeping; it keeps nothing.
+"""Chooses the lengths at which recurrent states of a prompt (checkpoints) are worth keeping. It keeps nothing itself.
 
-A recurrent state knows its whole past and cannot be shortened, so it helps a later prompt only if it was kept at a
-length that the two have in common. Prompts of one conversation have their message borders in common.
+A recurrent state includes its whole past and cannot be shortened, so a later prompt can use it only if it was kept at a
+length that both prompts have in common. Prompts of one conversation share their message borders.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from stoker.core.batch import Entry
 from stoker.core.blocks import BLOCK_ENTRIES
 
 MAX_CHECKPOINTS = 8
-"""Most states kept of one prompt."""
+"""Maximum number of states kept per prompt."""
 MAX_RESIDENT = 4
-"""Most checkpoints that one prompt leaves in the KV pool, where each takes a slot."""
+"""Maximum number of checkpoints that a prompt leaves in the KV pool, where each takes a slot."""
 MIN_LENGTH = 64
-"""A shorter beginning is computed again as quickly."""
+"""Minimum length of a state, in entries: a shorter prefix is computed again as quickly."""
 MIN_GAP = 64
-"""Two states closer together than this would serve the same prompts."""
+"""Minimum distance of two states, in entries: closer ones would serve the same prompts."""
 EVERY = 8192
-"""Besides, one state after every so many entries, as in rig-llama-cpp."""
+"""Interval of additional states in long prompts, in entries, as in rig-llama-cpp."""
 
 
 def points(entries: Sequence[Entry], eog_token_ids: Container[Entry]) -> list[int]:
@@ -35,9 +35,9 @@ def choose(
 ) -> list[int]:
     """Lengths at which the states of a prompt are kept, ascending: at most `most`, none above `limit`.
 
-    Always the last one before the end (the next prompt may be another question about the same text). Then, with gaps,
-    the first message border (a system prompt serves many conversations), the others from the last to the first, and
-    one every `EVERY` entries.
+    The last possible length is always kept (the next prompt may be another question about the same text). Then follow,
+    with gaps, the first message border (many conversations share a system prompt), the other borders from the last to
+    the first, and one length every `EVERY` entries.
     """
     possible = [length for length in points(entries, eog_token_ids) if MIN_LENGTH <= length <= limit]
     borders = sorted(_borders(entries, eog_token_ids).intersection(possible))
@@ -52,10 +52,10 @@ def choose(
 
 
 def with_parting(lengths: Sequence[int], parting: int, reused: int) -> list[int]:
-    """These lengths, and the one at which a prompt parts from another prompt, if it is far from what can be reused.
+    """Adds `parting`, the length at which a prompt diverges from an earlier one, if it is far from all states' lengths.
 
-    Not every template ends a message between what prompts have in common and what they have not: Gemma's puts system
-    prompts into the first question. The second prompt that begins so keeps a state there, for all that follow.
+    Not every chat template has a message border where prompts diverge: Gemma's puts the system prompt into the first
+    question. The second prompt with a common prefix keeps a state at the end of that prefix, for all later prompts.
     """
     serves_as_well = any(0 <= parting - other < MIN_GAP for other in lengths)
     is_far = parting >= max(MIN_LENGTH, reused + MIN_GAP)
@@ -63,6 +63,6 @@ def with_parting(lengths: Sequence[int], parting: int, reused: int) -> list[int]
 
 
 def _borders(entries: Sequence[Entry], eog_token_ids: Container[Entry]) -> set[int]:
-    """A message ends before the token that ends it if it was generated, and after it if it was read."""
+    """Message borders: the lengths before and after each end token, since generated messages are kept without it."""
     ends = [index for index, entry in enumerate(entries) if entry in eog_token_ids]
     return {length for end in ends for length in (end, end + 1) if length > 0}

@@ -1,13 +1,13 @@
-"""Steps that repeat: the same sequences take one entry each; none arrives, ends or lacks room.
+"""A fast path for series of decode steps: the same sequences take one entry each; none arrives, ends or lacks room.
 
 ```
     step      | prompts | decodes | decodes | decodes | … | decodes | a sequence has come, or has ended, …
     planned     anew      anew      again     again         again     anew
 ```
 
-What it gives is what `StepPlanner` would plan, which need not be asked before something else has happened
-(tests/properties/test_decode_runs.py). Most steps are such, and with a small model planning is a good part of one. They
-are also the only ones with drafts: steps with prompts, or that delay a waiting request, have enough to compute.
+The result is what `StepPlanner` would plan (tests/properties/test_decode_runs.py), without the work. Most steps are
+pure decode steps, and planning takes a good part of a step with a small model. Only these steps have drafts
+(speculative decoding): steps with prompts, or that delay a waiting request, have enough to compute.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stoker.core.step_plan import StepPlan
 
 
 class DecodeRun:
-    """The decodes of one step after the other.
+    """One series of decode steps. The scheduler creates it after a pure decode step and drops it at the first change.
 
     Args:
-        kv: the ledger in which cells are promised.
-        rotation: told of every step.
-        speculation: drafts entries where that pays; nowhere else are any drafted.
-        population: no sequence waits; each that runs has one pending entry before every step.
+        kv: its ledger sets the cells of each step aside.
+        rotation: notified of every step.
+        speculation: drafts entries where that pays.
+        population: no sequence waits, and each running one has one pending entry before every step.
     """
 
     __slots__ = (
@@ -56,21 +56,21 @@ class DecodeRun:
         self._running = running = sorted(population.running.items(), key=lambda item: RANK(item[1]))
         """The running sequences with their slots, in the order of their rank."""
         self._num_steps = 0
-        """Planned so far."""
+        """Number of steps planned so far."""
         self._num_drafted = [0] * len(running)
-        """In them, for each."""
+        """Number of drafted entries in these steps, for each sequence."""
         self._no_drafts: list[list[Entry]] = [[] for _ in running]
         self.sequences = [sequence for _, sequence in running]
-        """In the order of their rows."""
+        """The sequences in the order of their rows of logits."""
         self._lane = rotation.lane_of(self.sequences[0])
         self.batch: Batch | None = None
-        """What was planned last."""
+        """The step that was planned last."""
 
     @classmethod
     def after(
         cls, plan: StepPlan, kv: KVCache, rotation: AdapterRotation, speculation: Speculation, population: Population
     ) -> DecodeRun | None:
-        """The run that follows a step; None = a sequence waits, or has no decode in this step."""
+        """The run after a step; None = a sequence waits, or the step has other work than one decode per sequence."""
         if population.num_waiting or plan.imports:
             return None
         if not plan.num_decodes == len(plan.chunks) == population.num_running:
@@ -84,7 +84,7 @@ class DecodeRun:
         return is_unchanged and self._kv.ledger.has_room(len(self.sequences))
 
     def plan(self, step_id: int) -> Batch:
-        """The next step, promised. Needs `has_room`."""
+        """Plans the next step and sets its cells aside. Requires `has_room`."""
         self._num_steps += 1
         self._rotation.take(self._lane)
         drafts = self._drafts()
@@ -99,7 +99,7 @@ class DecodeRun:
         return self.batch
 
     def _drafts(self) -> list[list[Entry]]:
-        """For each sequence what is guessed to come behind its last entry."""
+        """For each sequence the drafted entries that follow its last entry."""
         if (wanted := self._speculation.begin_step()) > 0:
             room = self._kv.make_room(len(self.sequences) + wanted)
             if (drafts := self._speculation.drafts(self.sequences, room)) is not None:
@@ -108,6 +108,6 @@ class DecodeRun:
         return self._no_drafts
 
     def end(self) -> None:
-        """The run is over: charges the clients for the entries that they were given in it."""
+        """Ends the run: charges each client for the entries that were computed for it."""
         for sequence, num_drafted in zip(self.sequences, self._num_drafted, strict=True):
             self._population.charge(sequence.request.client_key, self._num_steps + num_drafted)

@@ -1,4 +1,4 @@
-"""Chooses of what could be drafted in a step as much as makes the most tokens a second. Nothing but arithmetic."""
+"""Speculative decoding: chooses which possible drafts of a step maximize the tokens per second. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 WORTHWHILE = 1.06
-"""Speed-up in tokens per second from which drafting pays; step times are not known more precisely."""
+"""Minimum speedup in tokens per second for which drafts are made; step times are not known more precisely."""
 _PATIENCE = 1.2
 """Upper bound on the expected slowdown of any sequence because others are drafted for, as a factor."""
 _LEAST_CHANCE = 0.05
-"""Of all that is drafted for a sequence to come out."""
+"""Minimum probability that an entry and all drafted entries before it are accepted."""
 
 
 Offer: TypeAlias = tuple[float, int, int]
-"""One entry that could be drafted: the chance that it comes out, with all that stand before it; the place of its
-sequence in the step; and how many passes of a draft model this entry and those before it need.
+"""One entry that could be drafted: the probability that it and all drafted entries before it are accepted; the index of
+its sequence in the step; and the number of draft model passes for this entry and those before it (0 = no model).
 """
 
 
 class Plan(NamedTuple):
-    """How many entries are drafted in a step."""
+    """The number of entries to draft for each sequence of a step, and the expected result."""
 
     rate: float
-    """Tokens a second that are expected."""
+    """Expected tokens per second of all sequences together."""
     seconds: float
     counts: list[int]
-    """For each sequence."""
+    """Number of entries to draft, for each sequence."""
     gains: list[float]
-    """Tokens that each may expect."""
+    """Expected number of tokens, for each sequence."""
 
 
 def offers_of(chance: float, most: int, place: int, *, by_model: bool = False) -> list[Offer]:
-    """At most so many entries for one sequence, each with this chance if the one before it has come out."""
+    """Up to `most` entries for one sequence, each accepted with probability `chance` if the entry before it is."""
     offers: list[Offer] = []
     reached = chance
     while len(offers) < most and reached >= _LEAST_CHANCE:
@@ -43,12 +43,12 @@ def offers_of(chance: float, most: int, place: int, *, by_model: bool = False) -
 
 
 def best_plan(offers: Sequence[list[Offer]], seconds: list[float], pass_s: float = 0.0) -> Plan:
-    """As many of the offers, the best ones, as make the most tokens a second.
+    """The plan with the most expected tokens per second: takes the most probable offers, as many as pay.
 
     Args:
-        offers: for each sequence of the step.
-        seconds: of a step with 0, 1, 2 … drafted entries.
-        pass_s: of one pass of the model that drafts, for all sequences at once.
+        offers: the possible drafts of each sequence of the step.
+        seconds: duration of a step with 0, 1, 2 … drafted entries.
+        pass_s: duration of one forward pass of the draft model, for all sequences at once.
     """
     ranked = sorted(chain.from_iterable(offers), reverse=True)
     num_sequences = len(offers)
@@ -71,6 +71,6 @@ def best_plan(offers: Sequence[list[Offer]], seconds: list[float], pass_s: float
 
 
 def may_pay(num_sequences: int, seconds: list[float]) -> bool:
-    """A draft would be worth its time if all of it came out."""
+    """Whether drafts would pay if all drafted entries were accepted."""
     worth = WORTHWHILE * num_sequences / seconds[0]
     return any(num_sequences + count > worth * seconds[count] for count in range(1, len(seconds)))

@@ -1,4 +1,4 @@
-"""The seam between deciding how much is drafted and a model that drafts: what every such model offers, and no more."""
+"""The interface of a draft model for speculative decoding. It does not decide when or how much is drafted."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from stoker.core.sequence import Sequence
 
 
 class Drafted(NamedTuple):
-    """What a model has drafted, and what that took."""
+    """The result of a call of a draft model, and its cost."""
 
     drafts: list[list[Entry]]
-    """For each sequence that was asked for; shorter than wanted, or empty, if no more can be had."""
+    """The draft for each requested sequence; shorter than requested, or empty, if the model can draft no more."""
     num_passes: int
-    """Forward passes, one after the other."""
+    """Number of consecutive forward passes for drafts."""
     num_caught_up: int
-    """Entries that had to be computed first."""
+    """Number of missing entries that were computed first."""
     seconds: float
 
 
 class DraftPort(Protocol):
-    """A model that guesses how sequences go on. One thread calls it, between two forward passes of the other model.
+    """A draft model: predicts how sequences continue. One thread calls it, between forward passes of the main model.
 
-    It sees entries alone, so whatever it does changes no answer. It keeps what it has computed of a sequence as long
-    as it has room; a sequence that was away, or that it has forgotten, is computed again.
+    Drafts never change an answer, because the main model verifies them. The draft model keeps the KV of a sequence as
+    long as it has room; a sequence whose KV it has dropped is computed again.
     """
 
     def num_missing(self, sequence: Sequence) -> int | None:
-        """Entries that must be computed before the first one is drafted, besides the last; None = nothing can be."""
+        """Number of entries to compute before a draft, without the last one; None = no drafts for this sequence."""
         ...
 
     def catch_up(self, sequence: Sequence, most: int) -> Drafted:
-        """Computes at most so many of the entries that are missing, of a sequence that has some; drafts nothing."""
+        """Computes up to `most` missing entries of a sequence that lacks some; drafts nothing."""
         ...
 
     def draft(self, wanted: Ordered[tuple[Sequence, int]]) -> Drafted:
-        """Drafts for each of these sequences so many entries, at least one each. Never fails: it gives nothing then."""
+        """Drafts the given number of entries, at least one, for each sequence. Returns empty drafts if it fails."""
         ...
 
     def warm_up(self) -> None:
-        """Computes once: the first draft shall not pay for touching the weights.
+        """Computes one pass, so that the weights are in memory before the first draft.
 
         Raises:
             BackendError: the model cannot compute.

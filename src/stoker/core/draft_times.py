@@ -1,10 +1,10 @@
-"""What steps of decodes take with drafted entries in them, as it was measured lately. It has no clock.
+"""Predicts the duration of decode steps with drafted entries from recent measurements. It has no clock.
 
-A step of few rows waits for memory, so that one row more costs little; in a step of many, which waits for arithmetic,
-it costs as much as any. Where that changes depends on the model, the machine and the hour, so it is measured: for each
-number of sequences, by the number of drafted entries. What was not measured lies on the lines between what was.
+A step with few rows is bound by memory bandwidth, so that another row costs little; a step with many rows is bound by
+arithmetic, and every row costs the same. The border depends on the model, the machine and its present load, so it is
+measured: for each number of sequences, by the number of drafted entries. Other values are interpolated linearly.
 
-Neighbours only ever make a step longer, so of two measurements that contradict each other the longer one is wrong: a
+Other processes only ever make a step longer, so if two measurements contradict each other, the longer one is wrong: a
 step with fewer entries takes no longer than one with more.
 """
 
@@ -14,20 +14,20 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 _GAIN = 0.3
-"""Part of an error that is corrected at once."""
+"""Learning rate: fraction of a prediction error that is corrected at once."""
 _MAX_SURPRISE = 2.0
-"""A step that took longer than this times what was known counts no more than that: something stood in its way."""
+"""Longer steps are counted as this multiple of the known duration: something else delayed them."""
 _LIFETIME = 128
-"""Steps after which a measurement is no longer believed, and so made again if that may be worth it."""
+"""Number of steps after which a measurement with drafts expires, so that it may be repeated."""
 _REFRESH = 64
-"""So often, at least, a step has no drafts: all others are compared with it."""
+"""Maximum number of steps between two steps without drafts, to which all others are compared."""
 _FIRST_STEP = 3
-"""Entries to be tried first, and one for every four sequences; then about twice as many as were tried before."""
+"""A step may have twice the measured number of drafted entries, plus this number, plus one per four sequences."""
 _FIRST_SHARE, _FIRST_ROW = 0.04, 0.5
-"""What an entry costs before anything is known, as parts of a step without any, and of one of its rows; the smaller of
-the two, which is low enough to be tried."""
+"""First guess of the cost of a drafted entry: the smaller of these fractions of a step without drafts and of one of its
+rows, respectively. It is low enough for drafts to be tried."""
 _FORGIVENESS = 0.01
-"""Part of the way back there, for each step without drafts: one bad minute shall not end them."""
+"""Learning rate back to the first guess in steps without drafts: one slow minute must not end drafts for good."""
 
 
 class _Measured(NamedTuple):
@@ -36,16 +36,16 @@ class _Measured(NamedTuple):
 
 
 class DraftTimes:
-    """Seconds of steps, by sequences and drafted entries."""
+    """Seconds per decode step, by number of sequences and of drafted entries. Owned by `Speculation`."""
 
     def __init__(self) -> None:
         self._measured: dict[int, dict[int, _Measured]] = {}
         self._entry_s: float | None = None
-        """What a drafted entry lately cost."""
+        """Recent cost of a drafted entry, in seconds; None = not measured yet."""
         self._num_steps = 0
 
     def observe(self, num_sequences: int, num_drafted: int, step_s: float) -> None:
-        """A step of decodes with so many entries drafted besides took so long."""
+        """Learns the duration of a decode step with `num_drafted` drafted entries."""
         self._num_steps += 1
         measured = self._measured.setdefault(num_sequences, {})
         known, plain = measured.get(num_drafted), measured.get(0)
@@ -59,8 +59,8 @@ class DraftTimes:
         self._learn_entry(num_sequences, num_drafted, measured)
 
     def curve(self, num_sequences: int, most: int) -> list[float]:
-        """Seconds with 0 … `most` drafted entries, or fewer if so many would be a leap; empty = a step without any has
-        to be measured first.
+        """Predicted seconds of a step with 0 … `most` drafted entries, or fewer, where that is too far from measured
+        values; empty = a step without drafts must be measured first.
         """
         measured = self._measured.get(num_sequences)
         if measured is None or 0 not in measured or measured[0].step <= self._num_steps - _REFRESH:
@@ -93,6 +93,6 @@ class DraftTimes:
 
 
 def _rising(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The same with no time longer than a later one."""
+    """The same points, with each time reduced to the smallest of the later ones."""
     least = accumulate([seconds for _, seconds in reversed(points)], min)
     return list(zip([count for count, _ in points], reversed(list(least)), strict=True))

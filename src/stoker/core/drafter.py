@@ -1,4 +1,4 @@
-"""Guesses for one sequence, and how often they came out. How many are made of it is decided by `speculation`."""
+"""Drafts for one sequence (speculative decoding) and their acceptance. `speculation` decides how much is drafted."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from stoker.core.prompt_lookup import MAX_MATCH, PromptLookup
 Source: TypeAlias = Literal["text", "grammar", "model"]
 
 CERTAIN = MAX_MATCH + 1
-"""In place of the length of a match: the guess is what the answer must look like."""
+"""Value of `Drafter.match` for a draft that the grammar forces."""
 MODEL = MAX_MATCH + 2
-"""In place of the length of a match: a model has drafted it."""
+"""Value of `Drafter.match` for a draft that a draft model makes."""
 
 
 class Guide(Protocol):
-    """What is known of how a sequence must go on. It stands at the sequence's last entry."""
+    """A constraint (grammar) on the next entries of a sequence. Its state is that after the sequence's last entry."""
 
     def forced_text(self) -> list[Entry]:
-        """Entries that are certain but for other spellings of the same text; often none."""
+        """Tokens of the text that must come next; other tokens may spell the same text. Often empty."""
         ...
 
     def validate(self, token_ids: Sequence[Entry]) -> int:
-        """How many of these entries are possible one after the other."""
+        """Number of leading entries that the constraint allows one after the other."""
         ...
 
 
 class Drafter:
-    """What is known of one sequence.
+    """Finds drafts for one sequence. A sequence owns one from its first draft to its end.
 
     Args:
-        entries: of the sequence.
-        chances: of a drafted entry to come out, by the length of the match; then if it is certain, and if a model has
-            drafted it.
-        guide: what the sequence must look like; None = anything.
+        entries: the entries of the sequence; the list grows with it.
+        chances: probability that a drafted entry is accepted, by length of the match (from 1); then the probabilities
+            for `CERTAIN` and `MODEL`.
+        guide: the constraint on the sequence; None = no constraint.
     """
 
     __slots__ = (
@@ -59,18 +59,18 @@ class Drafter:
         self._guide = guide
         self._certain: list[Entry] = []
         self.start = 0
-        """Where the last guess began,"""
+        """Position in the sequence from which the last draft is copied."""
         self.match = 0
-        """and behind how long a match; 0 = there was none, `CERTAIN` or `MODEL` = it was not found in the text."""
+        """Length of the match that led to the last draft; 0 = no draft, `CERTAIN` or `MODEL` = another source."""
         self.num_drafted = 0
         self.num_accepted = 0
         self.num_outcomes = 0
-        """Entries that a model has drafted, as far as it is known whether they were right."""
+        """Number of entries drafted by the draft model whose acceptance is known."""
         self.num_known = 0
-        """The same for all sequences, when this one's chance was last taken from theirs."""
+        """Number of such entries of all sequences when this sequence's probability was last taken from theirs."""
 
     def look(self, most: int) -> tuple[float, int]:
-        """Looks for a guess of at most so many entries; returns the chance of each, and how many there are."""
+        """Looks for a draft of up to `most` entries; returns the acceptance probability of each, and their number."""
         if self._guide is None:
             self.start, self.match = self.lookup.find()
             most = self._num_tokens(most) if self._has_rows and self.match else most
@@ -80,15 +80,15 @@ class Drafter:
 
     @property
     def source(self) -> Source:
-        """Where the last guess came from."""
+        """Source of the last draft."""
         return "grammar" if self.match == CERTAIN else "model" if self.match == MODEL else "text"
 
     def possible(self, draft: list[Entry]) -> list[Entry]:
-        """What of a model's draft may come."""
+        """The leading part of a model's draft that the constraint allows."""
         return draft if self._guide is None else draft[: self._guide.validate(draft)]
 
     def guess(self, count: int) -> list[Entry]:
-        """The first `count` entries of the guess, at least one."""
+        """The first `count` ≥ 1 entries of the draft that `look` found."""
         return self._certain[:count] if self.match == CERTAIN else self.lookup.guess(self.start, count)
 
     def _look_guided(self, guide: Guide, most: int) -> int:
@@ -103,6 +103,6 @@ class Drafter:
         return count
 
     def _num_tokens(self, most: int) -> int:
-        """Number of guessed entries before the first row of an image, which cannot be sampled."""
+        """Number of drafted entries before the first image row: image rows cannot be sampled."""
         guess = self.lookup.guess(self.start, most)
         return next((index for index, entry in enumerate(guess) if entry < 0), most)

@@ -1,4 +1,4 @@
-"""Which sequences are embedded next, and how much of them in one pass. It computes nothing and has no clock."""
+"""The queue of texts to embed: chooses the sequences of the next forward pass. It computes nothing and has no clock."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from stoker.core.waiting import WaitingQueue
 
 
 class Pooling(Enum):
-    """What of a sequence's last hidden states becomes its embedding. The values are the words of the wire."""
+    """How the last hidden states of a sequence become its embedding. The values are those of `--pooling`."""
 
     MEAN = "mean"
     CLS = "cls"
-    """That of the first token."""
+    """The hidden state of the first token."""
     LAST = "last"
-    """That of the last token."""
+    """The hidden state of the last token."""
     RANK = "rank"
-    """None of them: the model's own classifier gives one number, how well a text answers a query."""
+    """Reranking: the model's own classifier gives one number, how well a text answers a query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingInfo:
-    """What an embedder says about itself, once. Sizes are in tokens unless the name says otherwise."""
+    """Sizes and abilities of a loaded embedder. Sizes are in tokens unless the name says otherwise."""
 
     pooling: Pooling
     size: int
-    """Numbers of one embedding; 1 with `Pooling.RANK`."""
+    """Number of dimensions of an embedding; 1 with `Pooling.RANK`."""
     max_tokens: int
-    """Longest sequence."""
+    """Maximum length of a sequence."""
     max_batch_tokens: int
-    """Most tokens of one pass."""
+    """Maximum number of tokens in one forward pass."""
     num_slots: int
-    """Most sequences of one pass."""
+    """Maximum number of sequences in one forward pass."""
     can_split: bool
-    """A sequence may be computed in several passes: every token sees only those before it."""
+    """A sequence may be computed in several passes, because attention is causal."""
     suffix: tuple[Entry, ...] = ()
-    """What the model wants behind every sequence."""
+    """Tokens that the model expects after every sequence."""
     separator: tuple[Entry, ...] = ()
-    """What it wants between the two texts of a pair."""
+    """Tokens that the model expects between the query and the document of a pair (reranking)."""
     rank_template: str | None = None
-    """How a pair is written, with `{query}` and `{document}` in it; None = the one behind the other."""
+    """Template of a pair, with `{query}` and `{document}`; None = the query is followed by the document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some entries of one sequence, as part of a pass.
+    """Some entries of one sequence, as part of one forward pass.
 
-    Slot 0 is for a sequence that is computed in several passes: it holds what came before, until a piece that starts
-    at 0 comes. Any other slot takes a whole sequence and is empty afterwards.
+    Slot 0 is for a sequence that is computed in several passes: it keeps the earlier entries until a piece starts at
+    position 0. Any other slot takes a whole sequence and is empty after the pass.
     """
 
     slot: int
@@ -66,18 +66,18 @@ class Piece:
 
 
 class EmbeddingQueue:
-    """The sequences to be embedded, by priority and then fairly between client keys, as those that are answered.
+    """The sequences to embed, by priority and then fairly between client keys, in the same order as generation.
 
-    At most one of them is computed in part. One thread uses it.
+    At most one sequence is partly computed. One thread uses the queue.
     """
 
     def __init__(self, info: EmbeddingInfo) -> None:
         self._info = info
         self._waiting = WaitingQueue()
         self._split: Sequence | None = None
-        """The one in slot 0."""
+        """The partly computed sequence, in slot 0; None = there is none."""
         self.num_tokens = 0
-        """Of all that wait, or are computed in part."""
+        """Number of tokens still to be computed, of all sequences."""
 
     @property
     def has_work(self) -> bool:
@@ -90,7 +90,7 @@ class EmbeddingQueue:
         self.num_tokens += sequence.num_pending
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out that has not been computed to its end."""
+        """Removes a sequence that is not completely computed."""
         self.num_tokens -= sequence.num_pending
         if sequence is self._split:
             self._split = None
@@ -98,14 +98,14 @@ class EmbeddingQueue:
             self._waiting.remove(sequence)
 
     def plan(self, num_tokens: int) -> list[tuple[Sequence, Piece]]:
-        """The next pass: about so many tokens, but always something.
+        """Plans the next pass: about `num_tokens` tokens, and never empty if a sequence waits.
 
-        A sequence that cannot be split is taken even if it alone is longer.
+        A longer sequence that cannot be split is taken alone.
         """
         budget = left = min(max(num_tokens, MIN_CHUNK), self._info.max_batch_tokens)
         split, planned = self._split, list[tuple[Sequence, Piece]]()
         if split is not None:
-            # Short ones do not wait for the end of a long one.
+            # Short sequences do not wait for the end of a long one.
             left -= min(split.num_pending, -(-left // 2))
         for sequence in self._waiting.candidates(self._info.num_slots - 1):
             if sequence.num_pending <= left:
@@ -122,7 +122,7 @@ class EmbeddingQueue:
         return [_cut(split, budget - sum(len(piece.entries) for _, piece in planned)), *planned]
 
     def update(self, planned: Items[tuple[Sequence, Piece]]) -> None:
-        """A pass was computed. Sequences that have come to their end are forgotten."""
+        """Notes that a pass was computed, and forgets the sequences that are complete."""
         for sequence, piece in planned:
             self._waiting.charge(sequence.request.client_key, len(piece.entries))
             self.num_tokens -= len(piece.entries)

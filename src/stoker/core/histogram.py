@@ -1,4 +1,4 @@
-"""Kinds of numbers, as Prometheus has them: histograms, and the mark of a gauge. It has no clock and knows no name."""
+"""Prometheus metric types: histograms, and a marker for gauges. It has no clock and knows no metric's name."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from itertools import accumulate
 class Gauge(Enum):
     """Marks a field that holds a present value, not a count: `num_running: Annotated[int, Gauge.SUM]`.
 
-    The member says how the values of several engines become one.
+    The member says how the values of several engines are combined.
     """
 
     SUM = "sum"
     """The values are added up."""
     LARGEST = "largest"
-    """The largest value counts, as of a folder that all engines use and each of them knows in part."""
+    """The largest value counts, as for a folder that all engines share and each knows only partly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a histogram has seen."""
+    """A snapshot of a histogram."""
 
     counts: tuple[int, ...] = ()
-    """One per bound, of values up to it and above the one before; the last one has no bound. Empty = nothing yet."""
+    """Number of values per bucket: one bucket per bound, and one for values above all bounds. Empty = no value yet."""
     total: float = 0.0
     """The sum of all values."""
 
@@ -35,7 +35,7 @@ class Distribution:
         return sum(self.counts)
 
     def cumulative(self, bounds: Sequence[float]) -> list[tuple[str, int]]:
-        """Prometheus's buckets: the text of an upper bound, and how many values are not above it."""
+        """The buckets in Prometheus form: each upper bound as text, and the number of values up to it."""
         counts = self.counts or (0,) * (len(bounds) + 1)
         return list(zip([*(f"{bound:g}" for bound in bounds), "+Inf"], accumulate(counts), strict=True))
 
@@ -44,7 +44,7 @@ class Histogram:
     """Counts values into buckets. One thread uses it.
 
     Args:
-        bounds: the largest value of each bucket, ascending; what is above the last one counts too.
+        bounds: the largest value of each bucket, ascending; values above the last bound have a bucket of their own.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:

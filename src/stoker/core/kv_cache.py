@@ -1,4 +1,6 @@
-"""The slots of the KV pool: which run, which are retained, what they hold. It never touches memory.
+"""The KV cache as the scheduler sees it: which slots are running or retained, and what they hold.
+
+It never touches memory: every change to a slot is queued as a `CacheOp` for the next batch, in order.
 
 ```
     capacity = [ held by running slots | held by retained slots only | promised to this step | free ]
@@ -6,10 +8,8 @@
                                          `Retained`, tail by tail      (`Ledger`)
 ```
 
-Whatever is done to a slot is queued as a `CacheOp` for the next batch, in order.
-
-Where only whole slots can be copied, a running sequence leaves *checkpoints*: retained slots that share its entries up
-to a length at which later prompts may part from it.
+Where only whole slots can be copied (`CacheTraits.copies_whole`), a running sequence leaves *checkpoints*: retained
+slots that share its entries up to a length at which later prompts may diverge from it.
 
 ```
     checkpoint ─────┤
@@ -33,24 +33,24 @@ from stoker.core.window_cells import WindowCells
 TRIM_GRANULE = 64
 """Retained tails are cut in steps of this many cells, so that a full pool does not cost one operation per token."""
 MIN_USE = 32
-"""A retained slot from which fewer entries are copied is no less likely to be evicted: every prompt begins like it."""
+"""Copying fewer entries than this from a retained slot does not postpone its eviction: most prompts begin alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """How an admission would use what is resident: `length` entries from `source` (None: nothing to reuse)."""
+    """The cached prefix that a new sequence can use: `length` entries of slot `source` (None = nothing to reuse)."""
 
     source: int | None
     length: int
     takes_over: bool
-    """The retained slot `source` itself goes on, instead of a copy."""
+    """The sequence continues in the retained slot `source` itself, instead of in a copy of it."""
     match: Match | None
     num_restorable: int = 0
-    """How long the prefix becomes with what the tiers have of it; 0 = they have no more than is resident."""
+    """Length of the prefix after a restoration from the tiers (RAM, disk); 0 = they hold no more than the pool does."""
 
     @property
     def goal(self) -> int:
-        """Entries that need not be computed."""
+        """Number of entries that need not be computed."""
         return max(self.length, self.num_restorable)
 
 
@@ -58,7 +58,7 @@ NOTHING = Reuse(None, 0, takes_over=False, match=None)
 
 
 class KVCache:
-    """Hands out slots, and makes room for them. A slot is free, or it runs, or it is retained."""
+    """Hands out the slots of one backend and evicts retained KV to make room. A slot is free, running or retained."""
 
     def __init__(self, info: ModelInfo) -> None:
         self.tree = PrefixTree()
@@ -70,26 +70,26 @@ class KVCache:
         self._max_batch_tokens = info.max_batch_tokens
         self._free_slots = list(reversed(range(info.num_slots)))
         self._running: dict[int, Hashable] = {}
-        """The slots with a sequence, each with the key under which its entries are found."""
+        """The running slots, each with the cache key under which its entries can be matched."""
         self._ops: list[CacheOp] = []
         self.num_evicted = 0
-        """Cells of finished conversations that had to make room, since the start."""
+        """Cells of retained slots that were evicted since the start."""
         self.num_evicted_slots = 0
-        """Finished conversations of which nothing is left for that reason."""
+        """Retained slots that were evicted entirely since the start."""
 
     @property
     def held_by_retained(self) -> int:
-        """Cells that no running slot holds."""
+        """Cells that only retained slots hold."""
         return self.ledger.held - self._held_by_running()
 
     @property
     def num_sequences(self) -> int:
-        """Slots that hold something, or are about to."""
+        """Number of running and retained slots."""
         return len(self._running) + len(self.retained)
 
     @property
     def is_half_full(self) -> bool:
-        """Half of the cells or of the slots are in use: before long something has to leave."""
+        """At least half of the cells or of the slots are in use, so that evictions may begin soon."""
         num_free_slots, windows = len(self._free_slots), self.ledger.windows
         are_windows_half_full = windows is not None and windows.is_half_full
         is_pool_half_full = self.ledger.free * 2 <= self.ledger.capacity
@@ -97,7 +97,7 @@ class KVCache:
 
     @property
     def lends(self) -> bool:
-        """Other models have cells of the pool's share now: what fits into the share need not fit."""
+        """The pool lends cells to other models now, so that a request that fits into its share may not fit."""
         return self.ledger.capacity < self._share
 
     @property
@@ -110,7 +110,7 @@ class KVCache:
 
     @property
     def can_truncate(self) -> bool:
-        """A part of what a slot holds can be reused; else it is all or nothing."""
+        """A slot can be cut back, so that a part of what it holds can be reused; otherwise all of it or nothing."""
         return self._traits.can_truncate
 
     @property
@@ -118,7 +118,7 @@ class KVCache:
         return self._running.keys()
 
     def find_reuse(self, entries: list[Entry], limit: int, key: Hashable = None) -> Reuse:
-        """What of `entries[:limit]` is resident under `key` and can be had by this backend."""
+        """The prefix of `entries[:limit]` that is resident under the cache key and that the backend can reuse."""
         if not self._traits.can_copy:
             return self._find_retained(entries, limit, key)
         if self._traits.copies_whole:
@@ -137,11 +137,11 @@ class KVCache:
         return Reuse(source, match.length, takes_over=False, match=match)
 
     def parting(self, entries: list[Entry], key: Hashable) -> int:
-        """How many of `entries` are resident under `key`, whether a backend can have them or not."""
+        """Length of the longest resident prefix of `entries` under a cache key, even if the backend cannot reuse it."""
         return self.tree.match(entries, key).length
 
     def room_beside(self, reuse: Reuse) -> int:
-        """Cells that a new sequence could still get, were everything retained evicted but what it reuses."""
+        """Cells that a new sequence could get if all retained KV were evicted except what the sequence reuses."""
         if reuse.match is not None and self._traits.shares_cells:
             kept = self.tree.num_held_by(self._running.keys(), reuse.match)
         else:
@@ -154,7 +154,7 @@ class KVCache:
         return self._num_spare_slots > int(is_pinned)
 
     def open(self, reuse: Reuse, key: Hashable = None) -> int:
-        """Gives out a slot that holds `reuse.length` entries under `key`. Needs `has_slot`."""
+        """Returns a slot, running from now on, with the `reuse.length` reused entries. Requires `has_slot`."""
         if reuse.takes_over:
             assert reuse.source is not None
             slot = reuse.source
@@ -172,7 +172,7 @@ class KVCache:
         return slot
 
     def leave_checkpoint(self, slot: int) -> None:
-        """Keeps what a running slot holds now for later sequences, in a retained slot, if one can be had."""
+        """Copies a running slot into a retained one for later sequences, if a slot is spare and none ends there yet."""
         is_kept = any(other in self.retained for other in self.tree.tips_beside(slot))
         if is_kept or self._num_spare_slots == 0:
             return
@@ -182,9 +182,9 @@ class KVCache:
         self.retained.add(kept, key, is_checkpoint=True)
 
     def make_room(self, num_cells: int) -> int:
-        """Evicts retained tails until `num_cells` are free, or nothing is left to evict; returns what is free.
+        """Evicts ends of retained slots until `num_cells` cells are free or none is retained; returns the free cells.
 
-        Cells of windows are made free likewise. Running sequences cannot use these up: see `Scheduler`.
+        It also frees cells of the window pool. Running sequences alone never fill that pool, see `Scheduler`.
         """
         before, num_windowed = self.ledger.free, min(num_cells, self._most_windowed)
         while not (self.ledger.free >= num_cells and self.ledger.has_room(num_windowed)) and self.retained:
@@ -194,31 +194,31 @@ class KVCache:
         return free
 
     def limit(self, num_cells: int) -> bool:
-        """The pool has so many cells from now on; retained tails are evicted as far as they do not fit.
+        """Sets the capacity of the pool, in cells, and evicts ends of retained slots that do not fit any more.
 
         Returns:
-            What is left fits. False: running sequences hold more.
+            Whether the rest fits. False: running sequences hold more.
         """
         self.ledger.capacity = num_cells
         return self.make_room(0) >= 0
 
     def reject(self, slot: int, length: int) -> None:
-        """Of what this step computed in a slot, nothing beyond `length` entries is kept: it was guessed wrongly."""
+        """Discards rejected draft entries of this step: the slot keeps nothing beyond its first `length` entries."""
         self.ledger.withdraw(slot, length)
         self._ops.append(Truncate(slot, length))
 
     def shorten(self, slot: int, length: int) -> None:
-        """A running slot keeps its first `length` entries."""
+        """Cuts a running slot back to its first `length` entries."""
         assert slot in self._running
         self._cut(slot, length)
 
     def close(self, slot: int, *, retain: bool, session: str = "") -> None:
-        """Takes a slot from its sequence; its content stays resident until evicted, or goes at once.
+        """Takes a running slot from its sequence, and retains or clears its content.
 
         Args:
-            slot: in which a sequence runs.
-            retain: its content stays.
-            session: for which it stays, see `Retained.add`.
+            slot: the running slot.
+            retain: keep the content for later sequences until it is evicted, if it can be of use to them.
+            session: the session to which the content belongs, see `Retained.add`.
         """
         assert not self.ledger.is_promised(slot)
         key = self._running.pop(slot)
@@ -229,12 +229,12 @@ class KVCache:
             self._clear(slot)
 
     def lengths(self) -> dict[int, int]:
-        """How many entries each slot holds, the free ones included."""
+        """Number of entries in each slot; 0 for free slots."""
         held = {slot: self.tree.length(slot) for slot in self.tree.slots}
         return dict.fromkeys(sorted(self._free_slots), 0) | held
 
     def erase(self, slot: int) -> int:
-        """Forgets what a retained slot holds; returns how many entries that was. A running slot is left alone."""
+        """Clears a retained slot; returns the number of entries that it held, 0 if the slot is not retained."""
         if slot not in self.retained:
             return 0
         length = self.tree.length(slot)
@@ -242,7 +242,7 @@ class KVCache:
         return length
 
     def session_length(self, session: str) -> int:
-        """Entries that a session has left, and that are still there; 0 while it runs."""
+        """Number of resident entries that a session left; 0 while a request of the session runs in the slot."""
         slot = self.retained.slot_of(session)
         return 0 if slot is None else self.tree.length(slot)
 
@@ -251,19 +251,19 @@ class KVCache:
         self.retained.release(session)
 
     def erase_session(self, session: str) -> None:
-        """Forgets what a session has left."""
+        """Clears the retained slot of a session, if there is one."""
         slot = self.retained.slot_of(session)
         if slot is not None:
             self._drop(slot)
 
     def left_in(self, slot: int) -> tuple[list[Entry], Hashable]:
-        """What a retained slot holds, and under which key; nothing if it is none."""
+        """The entries and the cache key of a retained slot; `[]` and None if the slot is not retained."""
         if slot not in self.retained:
             return [], None
         return self.tree.entries(slot), self.retained.key(slot)
 
     def adopt(self, slot: int, entries: Sequence[Entry], key: Hashable = None) -> None:
-        """An empty slot was filled from outside: it holds these entries, as if a conversation had left them."""
+        """Registers entries whose KV was put into an empty slot from outside, as if a conversation had left them."""
         assert len(entries) <= self.ledger.free
         self._free_slots.remove(slot)
         self.tree.insert(slot, key)
@@ -273,11 +273,11 @@ class KVCache:
             self.ledger.windows.add(min(len(entries), self.ledger.windows.reach))
 
     def key_of(self, slot: int) -> Hashable:
-        """Under which key the entries of a slot that is not free are found."""
+        """The cache key of a running or retained slot."""
         return self._running[slot] if slot in self._running else self.retained.key(slot)
 
     def forget(self, key: Hashable) -> None:
-        """Drops whatever is retained under a key."""
+        """Clears all retained slots of a cache key."""
         for slot in self.retained.under(key):
             self._drop(slot)
 
@@ -286,10 +286,10 @@ class KVCache:
         return ops
 
     def repeat_ops(self, ops: Sequence[CacheOp]) -> set[int]:
-        """Queues the operations of a failed step again, whether the backend had applied them or not.
+        """Brings slots into a known state after a failed step, whichever of its operations the backend has applied.
 
-        Only truncation is repeated. Returns the slots that copies should have filled; sequences there are preempted.
-        Checkpoints that were to be filled are given up.
+        Truncations are queued again, and targets of copies are emptied. Returns these targets: the caller preempts
+        their sequences. Checkpoints among them are dropped instead.
         """
         shortened: dict[int, int] = {}
         filled: set[int] = set()
@@ -328,20 +328,20 @@ class KVCache:
 
     @property
     def _most_windowed(self) -> int:
-        """Cells of windows that one sequence can be promised in a step, at most."""
+        """Maximum number of window cells that a sequence can be promised in one step."""
         windows = self.ledger.windows
         return 0 if windows is None else max(self._max_batch_tokens, windows.reach)
 
     def _is_worth_keeping(self, slot: int) -> bool:
-        """What a sequence leaves in a slot could be of use. Where other slots hold all of it, it would only cost a
-        slot, unless a later sequence can go on only where a slot ends.
+        """Whether the content of a slot may serve later sequences. If other slots hold all of it, retaining it only
+        wastes a slot, except where sequences can continue only at the end of a slot (`copies_whole`).
         """
         if self._traits.copies_whole:
             return self.tree.length(slot) > 0 and not any(s in self.retained for s in self.tree.tips_beside(slot))
         return (self.tree.num_private(slot) if self._traits.shares_cells else self.tree.length(slot)) > 0
 
     def _use_checkpoints_of(self, slot: int) -> None:
-        """A conversation is evicted before its checkpoints, and of these the longest first."""
+        """Marks checkpoints as used: a conversation is evicted before its checkpoints, longer checkpoints first."""
         if self._traits.copies_whole:
             for node in self.tree.path(slot):
                 for checkpoint in [tip for tip in node.tips if self.retained.is_checkpoint(tip)]:
@@ -387,7 +387,7 @@ class KVCache:
         self._free_slots.append(slot)
 
     def _find_retained(self, entries: list[Entry], limit: int, key: Hashable) -> Reuse:
-        """Without copies only a retained slot itself can go on: the one with the longest usable prefix."""
+        """For backends that cannot copy: takes over the retained slot with the longest usable prefix."""
         best, wanted = NOTHING, entries[:limit]
         for slot in self.retained.under(key):
             length = self.tree.overlap(slot, wanted)
@@ -397,9 +397,10 @@ class KVCache:
         return best
 
     def _find_whole(self, entries: list[Entry], limit: int, key: Hashable) -> Reuse:
-        """Where only whole slots can be copied: the longest prefix at which some slot ends.
+        """For backends that copy only whole slots: the longest prefix at which some slot ends.
 
-        What a finished conversation left is gone on with where it is; a checkpoint and a running sequence stay.
+        The slot of a finished conversation is taken over; a checkpoint (unless no other slot is spare) or running slot
+        is copied.
         """
         match = self.tree.match_end(entries[:limit], key)
         if match.length == 0:

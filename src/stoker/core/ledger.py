@@ -1,4 +1,4 @@
-"""Counts the cells of the KV pool: which are held, which are promised to the present step. It knows no slot's owner.
+"""Counts the cells of the KV pool: held by slots, promised to the current step, or free. It knows no sequences.
 
 ```
     capacity = [ held by slots | promised to this step | free ]
@@ -16,13 +16,13 @@ from stoker.core.window_cells import WindowCells
 
 
 class Ledger:
-    """Cells held + cells promised never exceed `capacity`.
+    """Cell counts of one `KVCache`. The sum of held and promised cells never exceeds `capacity`.
 
     Args:
-        capacity: cells of the pool; see `KVCache.limit`, which changes it.
-        tree: what the slots hold; promises are added to it when they are committed.
-        shares_cells: several slots that hold the same entries hold them in the same cells.
-        windows: the second pool, of layers that see only a window; None = there is none.
+        capacity: cells of the pool; `KVCache.limit` changes it.
+        tree: the entries of all slots; committed promises are added to it.
+        shares_cells: slots with a common prefix hold it in the same cells.
+        windows: the second pool, for layers with sliding window attention; None = there is none.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Ledger:
         return self.capacity - held - self.num_promised
 
     def has_room(self, num_entries: int) -> bool:
-        """Every pool has free cells for this number of entries."""
+        """Both pools have free cells for this number of entries."""
         return self.free >= num_entries and (self.windows is None or self.windows.have_room(num_entries))
 
     def promise(self, slot: int, entries: Sequence[Entry], *, is_import: bool = False) -> None:
@@ -61,7 +61,7 @@ class Ledger:
             self.windows.promise(min(len(entries), self.windows.reach) if is_import else len(entries))
 
     def promise_each(self, chunks: Iterable[Chunk]) -> None:
-        """As `promise`, for slots that have not been promised anything in this step."""
+        """Like `promise`, for several slots without a promise in this step."""
         promised, before = self._promised, self.num_promised
         for slot, _, entries, _, _, _, _ in chunks:
             promised[slot] = entries
@@ -70,7 +70,7 @@ class Ledger:
             self.windows.promise(self.num_promised - before)
 
     def is_promised(self, slot: int) -> bool:
-        """This step computes entries in the slot."""
+        """This step computes entries in the slot, or imports some."""
         return slot in self._promised
 
     def withdraw(self, slot: int, length: int) -> None:
@@ -83,7 +83,7 @@ class Ledger:
         self._promised[slot] = kept
 
     def commit(self) -> None:
-        """The step is computed: slots hold the entries that were promised."""
+        """Notes that the step is computed: the slots now hold the promised entries."""
         assert self.free >= 0, "more was promised than there is"
         self._tree.extend_each(self._promised)
         if self.windows is not None:
@@ -91,7 +91,7 @@ class Ledger:
         self.abandon()
 
     def abandon(self) -> None:
-        """Takes every promise back, as after a step that failed."""
+        """Takes all promises back, for example after a failed step."""
         self._promised.clear()
         self.num_promised = 0
         if self.windows is not None:

@@ -1,4 +1,4 @@
-"""Images and recordings that a prompt refers to, and what they become in it. It reads no file and computes no row."""
+"""Images and recordings in a prompt, and their rows (embeddings that an encoder makes). It reads no file."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _NUM_ROW_ENTRIES = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A file that stands in a prompt wherever the prompt's text has its marker."""
+    """A file that takes the place of its marker in the text of a prompt."""
 
     kind: MediaKind
     marker: str
-    """Text made from the content and what else counts: what has equal markers is equal."""
+    """Text that identifies the content and its settings: files with equal markers give equal rows."""
     data: bytes
-    """The file as it was sent."""
+    """The bytes of the file as the client sent it."""
     longest: int = 0
-    """Longer side that an image is reduced to, in pixels; 0 = it stays as it is."""
+    """Maximum length of an image's longer side, in pixels: larger images are scaled down; 0 = no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows of an image, or of a part of it: consecutive entries of a prompt that are no tokens."""
+    """The rows of an image or recording, or of a part of it: consecutive prompt entries that are not tokens."""
 
     key: bytes
-    """Names the pixels and what makes rows of them: equal keys have equal rows."""
+    """Hash of the content and of the encoder: equal keys have equal rows."""
     length: int
     kind: MediaKind = "image"
     grid: tuple[int, int] | None = None
-    """Columns and rows, where a model rotates rows by their places in the image; None = by their order."""
+    """Columns and rows of the image patches, for two-dimensional rotary positions (M-RoPE); None = one dimension."""
     is_whole: bool = False
-    """Each row attends to all others, also to those behind it."""
+    """Bidirectional attention: each row attends to all others, so that all are computed in one step."""
 
     def entries(self) -> tuple[int, ...]:
         """A negative number for each row, made from the key: the same row is the same entry, in every process."""
@@ -43,12 +43,12 @@ class Span:
 
     @property
     def num_positions(self) -> int:
-        """So far what stands behind it is rotated further."""
+        """Number of rotary positions that the span takes."""
         return self.length if self.grid is None else max(self.grid)
 
 
 class PlacedSpan(NamedTuple):
-    """A span where it stands in a prompt."""
+    """A span and the index of its first entry in a prompt."""
 
     start: int
     span: Span
@@ -62,9 +62,9 @@ class RowPiece(NamedTuple):
     """Consecutive rows of a span in a chunk of entries."""
 
     offset: int
-    """In the chunk, of the first of them."""
+    """Index of the piece's first row in the chunk."""
     first: int
-    """In the span, of the same."""
+    """Index of the piece's first row in the span."""
     length: int
     span: Span
     position: int
@@ -72,7 +72,7 @@ class RowPiece(NamedTuple):
 
 
 Layout: TypeAlias = tuple[int | str | Span, ...]
-"""What a file becomes: tokens, texts and rows in turn. A text is tokenized with the text of the prompt beside it."""
+"""What takes the place of a file: token ids, texts and spans. Texts are tokenized with the adjacent prompt text."""
 
 
 def _row_entry(key: bytes, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Which rows of images the backend holds, and who waits for others. It asks for rows, and makes none."""
+"""Tracks which image rows the backend holds and which sequences wait for others. It requests rows, it makes none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stoker.core.sequence import Sequence
 
 
 class MediaRows:
-    """One per scheduler. Rows are wanted when a running sequence needs them, and given up when none does any more."""
+    """The image rows of one scheduler: wanted once a running sequence needs them, dropped once none does any more."""
 
     def __init__(self) -> None:
         self.is_used = False
-        """A request with media was added. Until then no rows are wanted, and none given up."""
+        """A request with media was added. Before that, no rows are wanted or given up."""
         self._held: set[bytes] = set()
         self._asked: dict[bytes, str] = {}
         """Rows that were requested and have not arrived: key of the media to the request that asked."""
@@ -32,11 +32,11 @@ class MediaRows:
         return self.limit(sequence) > sequence.num_computed
 
     def is_waited_for(self, running: Iterable[Sequence]) -> bool:
-        """Some running sequence cannot go on before rows have come."""
+        """Some running sequence cannot continue before image rows arrive."""
         return any(not self.can_go_on(sequence) for sequence in running)
 
     def wanted(self, running: Iterable[Sequence]) -> list[tuple[str, Span]]:
-        """What to ask for now, each once: the request that needs it, and the span. Higher ranks come first."""
+        """The spans to request now, each only once, with the id of the request that needs it. Higher ranks first."""
         found: list[tuple[str, Span]] = []
         for sequence in sorted((s for s in running if s.request.spans), key=RANK):
             reached = max(sequence.num_computed, sequence.num_restorable)
@@ -47,12 +47,12 @@ class MediaRows:
         return found
 
     def arrived(self, key: bytes) -> None:
-        """The backend holds these rows from now on."""
+        """Notes that the backend holds these rows from now on."""
         self._asked.pop(key, None)
         self._held.add(key)
 
     def given_up(self, running: Iterable[Sequence]) -> set[bytes]:
-        """What no running sequence has still to compute; the backend need not hold it any more."""
+        """Keys of rows that no running sequence has still to compute, so that the backend can drop them."""
         if not self._held:
             return set()
         needed = {
@@ -66,6 +66,6 @@ class MediaRows:
         return dropped
 
     def forget(self, request_id: str) -> None:
-        """A request has ended: what was asked for it is asked for anew if another one needs it."""
+        """Notes that a request has ended: rows that it had requested are requested again if another one needs them."""
         if self._asked:
             self._asked = {key: owner for key, owner in self._asked.items() if owner != request_id}

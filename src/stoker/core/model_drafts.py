@@ -1,12 +1,12 @@
-"""What drafts of a model cost, as it was measured lately, and whether it is worth while to begin with them.
+"""Measures the cost of a draft model's drafts, and decides whether starting to draft for a sequence pays. No clock.
 
 ```
-    a step with drafts      pass | pass | pass | the step itself, with so many entries more
-                            of the drafting model, all sequences at once
+    a step with drafts      pass | pass | pass | the step itself, with the drafted entries
+                            of the draft model, for all sequences at once
 ```
 
-A model that drafts must have computed what stands before. What is missing of a sequence is computed in pieces, between
-the steps, once that is likely to be earned back with the rest of the answer. It has no clock.
+A draft model needs the KV of all earlier entries. Missing entries of a sequence are computed in pieces, between the
+steps, if drafts for the rest of the answer are likely to save more time than that takes.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from stoker.core.sequence import Sequence
 from stoker.core.step_cost import Rate
 
 _AT_ONCE = 32
-"""Entries that may be missing of a sequence when it is drafted for: those that came without drafts, and a few more."""
+"""Maximum number of missing entries that the draft model computes together with a draft."""
 _PIECE = 512
-"""Entries that the draft model catches up on between two steps."""
+"""Maximum number of missing entries that the draft model computes between two steps."""
 _USUAL_ANSWER = 256
 """Number of further entries expected of a sequence, if its length limit allows."""
 _FIRST_SHARE = 0.1
 """Initial guess of a draft pass's cost, as a fraction of a step without drafts."""
 _GAIN = 0.3
-"""Part of an error that is corrected at once."""
+"""Learning rate: fraction of a prediction error that is corrected at once."""
 _MAX_SURPRISE = 2.0
 _FADING = 0.9995
-"""A pass that was dear becomes cheaper with each step without one: one bad minute shall not end them."""
+"""Factor on the known cost of a pass after each step without one: one slow minute must not end drafts for good."""
 
 
 class ModelDrafts:
-    """One per scheduler with a model that drafts.
+    """The draft model of one scheduler, with its measured costs.
 
     Args:
-        port: the model.
+        port: the draft model.
     """
 
     def __init__(self, port: DraftPort) -> None:
         self._port = port
         self._pass_s: dict[int, float] = {}
-        """By the number of sequences."""
+        """Seconds per draft pass, by number of sequences."""
         self._entry_s = Rate()
         self.seconds = 0.0
-        """Spent so far."""
+        """Total time spent in the draft model."""
 
     def missing(self, sequence: Sequence) -> int | None:
         """See `DraftPort.num_missing`."""
         return self._port.num_missing(sequence)
 
     def pass_s(self, num_sequences: int, step_s: float) -> float:
-        """Seconds of one pass for so many sequences, where a step without drafts takes `step_s`."""
+        """Expected seconds of one draft pass for `num_sequences`, if a step without drafts takes `step_s`."""
         known = self._pass_s.get(num_sequences)
         if known is None:
             nearest = min(self._pass_s, key=lambda count: abs(count - num_sequences), default=None)
@@ -62,17 +62,17 @@ class ModelDrafts:
         return known
 
     def is_ready(self, missing: int) -> bool:
-        """A sequence of which so much is missing can be drafted for in this step."""
+        """A sequence with this number of missing entries can get a draft in this step."""
         return missing <= _AT_ONCE
 
     def catch_up(self, sequence: Sequence, missing: int, saved_s: float, patience_s: float) -> None:
-        """Computes some of what is missing, if that pays.
+        """Computes some of the missing entries of a sequence, if that pays.
 
         Args:
-            sequence: of which more is missing than can be computed with a draft.
-            missing: entries.
-            saved_s: for each entry of the answer, once it is ready.
-            patience_s: how long others may wait for it.
+            sequence: a sequence that lacks more entries than can be computed together with a draft.
+            missing: number of missing entries.
+            saved_s: time that drafts save per entry of the answer.
+            patience_s: how long other sequences may wait for the computation; infinity = there are none.
         """
         expected = min(_USUAL_ANSWER, sequence.max_entries - len(sequence.entries))
         if missing * (self._entry_s.entry_s or 0.0) > expected * saved_s:
@@ -90,7 +90,7 @@ class ModelDrafts:
         return found.drafts
 
     def rest(self) -> None:
-        """A step passes without any."""
+        """Notes a step without drafts of the model."""
         for count in self._pass_s:
             self._pass_s[count] *= _FADING
 

@@ -1,4 +1,4 @@
-"""What a backend says about itself, once, when it has loaded: sizes, limits and what its cache can do."""
+"""Sizes, limits and abilities of a loaded model and of its KV cache, as its backend reports them once."""
 
 from __future__ import annotations
 
@@ -15,79 +15,79 @@ class CacheTraits:
     can_truncate: bool
     """A slot can be cut back to any shorter length (false for recurrent and hybrid models)."""
     truncatable_tail: int = 0
-    """Without `can_truncate`: so many entries behind the first one of a slot's last chunk can be cut off again, as long
-    as nothing was computed behind them, if the batch has said that they are drafted."""
+    """Without `can_truncate`: maximum number of drafted entries per chunk. Rejected ones can be cut off again before
+    anything else is computed in the slot, if `Batch.num_drafted` announced them."""
     can_copy: bool
     """A prefix of one slot can be copied into another, empty slot."""
     copies_whole: bool = False
-    """Only all that a slot holds can be copied, and no shorter prefix. Without `can_truncate`: a later prompt can go on
-    only where some slot ends, and checkpoints are such slots (docs/adr/0034)."""
+    """A slot can only be copied as a whole, not a shorter prefix. Without `can_truncate`, a later prompt can continue
+    only where some slot ends; checkpoints are such slots (docs/adr/0034)."""
     shares_cells: bool
     """A copied prefix occupies no cells of its own until it diverges."""
     can_export: bool = False
-    """KV can be taken out of a slot as bytes and put into another: any range of positions if the backend can
-    truncate, else only all that the slot holds, into an empty one, unless `exports_apart`."""
+    """KV of a slot can be exported as bytes and imported into another slot: any range of positions with `can_truncate`;
+    otherwise, unless `exports_apart`, only the whole content of a slot, into an empty one."""
     exports_apart: bool = False
-    """Without `can_truncate`: keys and values of whole blocks can be exported by themselves, and at the present length
-    of a slot what it holds besides, together with the part of a block before it."""
+    """Without `can_truncate`: keys and values of whole blocks can be exported separately; the recurrent state only at
+    the present length of a slot, together with the incomplete block before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPool:
-    """A second pool of cells: layers that see only a window keep the last positions of each slot there."""
+    """A second pool of cells, where layers with sliding window attention keep the last positions of each slot."""
 
     capacity: int
     """Cells of the pool."""
     reach: int
-    """Positions before the end of a slot that take cells of the pool, at most: the window, what drafts may be cut back
-    by, and the rest of a page."""
+    """Maximum number of positions before the end of a slot that take cells of the pool: the window, the longest draft
+    that may be cut off, and the rest of a page."""
     bytes_per_cell: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """A loaded model's sizes. Everything is counted in tokens unless the name says otherwise."""
+    """Sizes and abilities of a loaded model. Sizes are in tokens unless the name says otherwise."""
 
     name: str
     architecture: str
     vocab_size: int
     eog_token_ids: frozenset[int]
-    """The whole end-of-generation set: any of these ends an answer."""
+    """All end-of-generation token ids: each of them ends an answer."""
     trained_context: int
     context_size: int
-    """Longest single sequence, prompt and completion together."""
+    """Maximum length of a sequence, prompt and completion together."""
     kv_tokens: int
-    """Cells in the pool that all slots share."""
+    """Number of cells in the KV pool that all slots share."""
     most_kv_tokens: int = 0
-    """Cells of the pool at most, while other models lend it theirs; 0 = none does, and its size is `kv_tokens`."""
+    """Maximum number of cells while other models lend theirs; 0 = the pool neither lends nor borrows."""
     num_slots: int
-    """Native sequences that can hold KV at the same time, running and retained."""
+    """Number of native sequences that can hold KV at the same time, running and retained."""
     max_batch_tokens: int
-    """Most entries one forward pass takes."""
+    """Maximum number of entries in one forward pass."""
     traits: CacheTraits
     tile_rows: int = 1
-    """A forward pass of a multiple of so many entries is cheapest for each of them."""
+    """Forward passes cost least per entry if their number of entries is a multiple of this."""
     pass_per_prompt: bool = False
-    """Each chunk of a prompt takes a forward pass of its own, so that few long ones are cheaper than many short."""
+    """Each prompt chunk needs its own forward pass, so that few long chunks are cheaper than many short ones."""
     kv_format: str = ""
-    """What exported KV means besides the weights: the backend with its version, the types of its elements, every
-    option that changes them. KV of another format is never imported."""
+    """Identifies the format of exported KV: the backend and its version, the element types, and every option that
+    changes the content. KV of another format is never imported."""
     kv_bytes_per_token: int = 0
-    """What one cell of the pool takes, without the layers of `windows`; 0 = not known."""
+    """Bytes per cell of the pool, without the layers of `windows`; 0 = not known."""
     windows: WindowPool | None = None
-    """Where layers with a window keep less than all positions; None = every layer keeps all, in one pool."""
+    """The pool of layers with sliding window attention; None = all layers keep all positions, in one pool."""
     state_bytes_per_slot: int = 0
-    """What a slot with anything in it takes beside its cells: the states of recurrent layers."""
+    """Bytes per used slot besides its cells: the states of recurrent layers."""
     mixes_adapters: bool = False
     """Chunks of one step may be computed with different sets of adapters."""
     is_batch_invariant: bool = False
-    """Logits of an entry are the same to the bit whatever is computed in the same pass, behind it in its chunk too."""
+    """Logits of an entry are the same to the bit, whatever else the pass computes, also later entries of its chunk."""
     can_generate: bool = True
-    """False: an encoder. It embeds, and has no logits."""
+    """False: the model is an encoder, which computes embeddings but no logits."""
 
     @property
     def least_kv_tokens(self) -> int:
-        """Cells that the pool keeps however much it lends: `kv_tokens` if it lends nothing, else a quarter of them, and
+        """Minimum number of cells that the pool keeps: `kv_tokens` if it lends nothing, else a quarter of them, but
         enough for a short request.
         """
         if not self.most_kv_tokens:
@@ -96,5 +96,5 @@ class ModelInfo:
 
     @property
     def max_sequence_tokens(self) -> int:
-        """Longest sequence that can really run: bounded by the context and by the whole pool."""
+        """Maximum length of a sequence that can run: bounded by the context and by the size of the pool."""
         return min(self.context_size, self.kv_tokens)

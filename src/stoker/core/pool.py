@@ -1,4 +1,4 @@
-"""A snapshot of the KV pool, for inspection: what it holds and which requests run in it. It decides nothing.
+"""Makes snapshots of the KV pool for inspection: what it holds and which requests run in it. It changes nothing.
 
 ```
     root ── 7: 812 tokens, slots 0 3 5 ─┬─ 9: 204 tokens, slot 0        all widths together are the ledger's `held`
@@ -17,13 +17,13 @@ from stoker.core.prefix_tree import Node
 from stoker.core.sequence import Sequence
 
 MAX_NODES = 256
-"""Of one view. What is smaller than the others is added up, for each node above it."""
+"""Maximum number of nodes in a view; smaller nodes are summed up per parent node."""
 _LEAST_SHARE = 0.002
-"""Of what is held: nodes with less below them are added up too."""
+"""Nodes whose subtree holds a smaller fraction of the held tokens than this are summed up per parent node."""
 
 
 def pool_view(kv: KVCache) -> PoolView:
-    """What the pool holds. The widths of its nodes add up to `held`."""
+    """A snapshot of what the pool holds. The tokens of its nodes add up to `held`."""
     least = max(1, int(kv.ledger.held * _LEAST_SHARE))
     nodes = _shared(kv, least) if kv.ledger.shares_cells else _copied(kv)
     while kv.ledger.shares_cells and len(nodes) > MAX_NODES:
@@ -40,8 +40,8 @@ def pool_view(kv: KVCache) -> PoolView:
 
 
 def prefix_of(kv: KVCache, number: int) -> tuple[int, list[Entry]] | None:
-    """The entries of the node with this number in a view, after how many others of its prefix they begin; None = no
-    sequence holds it any more.
+    """The number of entries before the node with this number in a view, and the entries of the node; None = no sequence
+    holds the node any more.
     """
     if not kv.ledger.shares_cells:
         slot = number - 1
@@ -53,7 +53,7 @@ def prefix_of(kv: KVCache, number: int) -> tuple[int, list[Entry]] | None:
 
 
 def sequence_state(sequence: Sequence, *, is_paused: bool = False) -> SequenceState:
-    """What is known of a sequence that is alive."""
+    """A snapshot of a live sequence."""
     drafter, request = sequence.drafter, sequence.request
     return SequenceState(
         request_id=request.request_id,
@@ -82,7 +82,7 @@ def _state(sequence: Sequence) -> str:
 
 
 def _shared(kv: KVCache, least: int) -> list[PoolNode]:
-    """Every node with at least so many tokens in it and below it, and the sums of the others."""
+    """Every node with at least `least` tokens in its subtree, and one sum per parent of the smaller nodes."""
     found = list(kv.tree.nodes())
     sizes: dict[int, int] = {}
     for node in reversed(found):
@@ -94,7 +94,7 @@ def _shared(kv: KVCache, least: int) -> list[PoolNode]:
     for node in found:
         parent = _parent_number(node)
         if parent and parent not in numbers:
-            continue  # a part of what was added up above it
+            continue  # it is counted in the sum of an ancestor
         if sizes[node.number] < least:
             small.setdefault(parent, []).append(node)
             continue
@@ -131,7 +131,7 @@ def _parent_number(node: Node) -> int:
 
 
 def _copied(kv: KVCache) -> list[PoolNode]:
-    """Of a backend that copies cells, each slot by itself: what two of them have in common takes cells twice."""
+    """One node per slot, for a backend that copies cells: a prefix that two slots share occupies cells twice."""
     lengths = {slot: kv.tree.length(slot) for slot in sorted(kv.tree.slots)}
     return [_copy(slot, length, kv.running_slots) for slot, length in lengths.items() if length]
 

@@ -1,4 +1,4 @@
-"""What a client that looks at an engine is told of its KV pool and its requests: data only, see `pool`."""
+"""Snapshots of an engine's KV pool and its requests, as clients see them: data only, made by `pool`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNode:
-    """Tokens that the same slots hold, computed once."""
+    """A run of tokens that the same slots hold, computed once."""
 
     number: int
-    """Of the node as long as it lives; 0 or negative: several small ones below node `-number`, 0 being the root."""
+    """Number of the node, constant while it exists; ≤ 0: the sum of small nodes below node `-number` (0 = root)."""
     parent: int
-    """The number of the node above it; 0 = none."""
+    """Number of the parent node; 0 = none."""
     num_tokens: int
     num_slots: int
     """Sequences that share the node, running or finished."""
@@ -29,7 +29,7 @@ class PoolView:
     capacity: int
     held: int
     retained: int
-    """Of `held`, what only finished conversations hold."""
+    """The part of `held` that only finished conversations hold."""
     promised: int
     nodes: list[PoolNode]
     leaving: list[int]
@@ -43,16 +43,16 @@ class SequenceState:
     request_id: str
     client_key: str
     slot: int | None
-    """None = it has none now."""
+    """The slot in which the request runs; None = it does not run."""
     state: str
     """`queued`, `restoring` (from memory or disk), `prompt`, `decode`, or `paused` (its client reads too slowly)."""
     num_prompt: int
     num_computed: int
-    """Of prompt and answer, what is in its slot."""
+    """Number of tokens of prompt and answer whose KV is in the slot."""
     cached: tuple[int, int, int]
-    """Of the prompt, what was taken from the pool, from memory and from disk."""
+    """Numbers of prompt tokens whose KV came from the pool, from RAM and from disk."""
     num_from_disk: int
-    """Of the prompt, what was only on disk when the request arrived."""
+    """Number of prompt tokens whose KV was only on disk when the request arrived."""
     num_completion: int
     num_drafted: int
     num_accepted: int

@@ -1,4 +1,4 @@
-"""Owns every sequence from its arrival to its end: which run, which wait, which are paused. It plans no step.
+"""Owns every sequence from arrival to end, and knows which ones run, wait or are paused. It plans no step.
 
 ```
     add ──► waiting ──start──► running ──end──► ended, until the next step is planned
@@ -27,11 +27,11 @@ RANK: Callable[[Sequence], tuple[int, int]] = attrgetter("rank")
 
 
 class Population:
-    """All sequences of one scheduler. Its parts read them here, and change them only through these methods.
+    """All sequences of one scheduler. Other parts of the scheduler read them here, and move them by these methods only.
 
     Args:
-        kv: the ledger whose slots are opened and closed.
-        tiering: told which sequence leaves its entries in a slot.
+        kv: the KV cache whose slots are opened and closed.
+        tiering: notified when a sequence leaves its entries in a slot.
     """
 
     def __init__(self, kv: KVCache, tiering: Tiering) -> None:
@@ -47,9 +47,9 @@ class Population:
         self.candidates = self._waiting.candidates
         self.charge = self._waiting.charge
         self.num_changes = 0
-        """Arrivals and departures. A sequence that finds no place finds none until this number changes."""
+        """Number of arrivals and departures. A sequence that does not fit cannot fit before this number changes."""
         self.num_preemptions = 0
-        """Running sequences that went back to the queue, since the start."""
+        """Number of preemptions since the start: running sequences that went back to the queue to free KV cells."""
 
     @property
     def has_work(self) -> bool:
@@ -75,7 +75,7 @@ class Population:
 
     @property
     def paused(self) -> Iterable[Sequence]:
-        """The sequences whose readers are behind."""
+        """The paused sequences, whose clients read too slowly."""
         return self._paused.values()
 
     def find(self, request_id: str) -> Sequence | None:
@@ -87,7 +87,7 @@ class Population:
         return self._ended[request_id]
 
     def forget_ended(self) -> None:
-        """The next step is planned: the sequences that ended before it are not asked for again."""
+        """Forgets the sequences that ended; called before a step is planned."""
         self._ended.clear()
 
     @property
@@ -96,13 +96,13 @@ class Population:
         return self.candidates(1)[0] if self._waiting else None
 
     def add(self, sequence: Sequence) -> None:
-        """A new sequence waits. Its request id must not be alive."""
+        """Queues a new sequence. No live sequence may have the same request id."""
         self._alive[sequence.request.request_id] = sequence
         self._waiting.push(sequence)
         self.num_changes += 1
 
     def start(self, sequence: Sequence, reuse: Reuse) -> None:
-        """A waiting sequence gets a slot, which holds what `reuse` found. Needs `KVCache.has_slot`."""
+        """Gives a waiting sequence a slot with the prefix that `reuse` describes. Requires `KVCache.has_slot`."""
         self._waiting.take(sequence)
         if self._kv.copies_whole and sequence.is_shared:
             parting = self._kv.parting(sequence.entries[:-1], sequence.cache_key)
@@ -122,12 +122,12 @@ class Population:
         return max((s for slot, s in self._running.items() if slot not in spared), key=RANK, default=None)
 
     def lowest_below(self, sequence: Sequence) -> Sequence | None:
-        """The lowest running sequence, if its priority is below that of this one."""
+        """The lowest running sequence, if it has a lower priority than `sequence`."""
         victim = self.lowest()
         return victim if victim is not None and victim.request.priority < sequence.request.priority else None
 
     def make_way(self, sequence: Sequence, spared: Container[int]) -> bool:
-        """Preempts the lowest running sequence if it ranks below this one; false = none does."""
+        """Preempts the lowest running sequence outside of `spared` if it ranks below `sequence`; False = none does."""
         victim = self.lowest(spared)
         if victim is None or victim.rank <= sequence.rank:
             return False
@@ -135,21 +135,21 @@ class Population:
         return True
 
     def preempt(self, sequence: Sequence, *, retain: bool = True) -> None:
-        """A running sequence goes back to the queue with all its tokens; its cells may be evicted."""
+        """Moves a running sequence to the front of its client's queue. It keeps its tokens; its KV may be evicted."""
         self._vacate(sequence, retain=retain and sequence.is_shared)
         sequence.num_preempted += 1
         self.num_preemptions += 1
         self._waiting.push_front(sequence)
 
     def isolate(self, sequence: Sequence) -> None:
-        """A running sequence goes back to the queue, to be computed again without anything that others left."""
+        """Moves a running sequence back to the queue, to be retried without KV of other sequences."""
         self._vacate(sequence, retain=False)
         sequence.is_isolated, sequence.has_begun, sequence.chain = True, False, None
         sequence.checkpoints = []
         self._waiting.push_front(sequence)
 
     def pause(self, sequence: Sequence) -> None:
-        """A sequence that runs or waits does neither until `resume`. Others may use its place and evict its cells."""
+        """Takes a running or waiting sequence out until `resume`. Others may use its slot and evict its KV."""
         if sequence.slot is None:
             self._waiting.remove(sequence)
             self.num_changes += 1
@@ -162,17 +162,17 @@ class Population:
         return request_id in self._paused
 
     def resume(self, request_id: str) -> None:
-        """A paused sequence waits for a place, before all others of its client."""
+        """Queues a paused sequence before all others of its client."""
         self._waiting.push_front(self._paused.pop(request_id))
         self.num_changes += 1
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
-        """A sequence is not alive any more, wherever it was."""
+        """Ends a sequence that runs, waits or is paused."""
         request_id = sequence.request.request_id
         sequence.finish_reason = reason
         was_paused = self._paused.pop(request_id, None) is not None
         if sequence.slot is not None:
-            # What led to an error is not worth keeping: it may be the cause.
+            # KV that led to an error is not retained: it may be the cause.
             self._vacate(sequence, retain=sequence.is_shared and reason is not FinishReason.ERROR)
         elif not was_paused:
             self._waiting.remove(sequence)

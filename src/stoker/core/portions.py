@@ -1,4 +1,4 @@
-"""In which portions KV is exported and restored: three answers to one question. They move nothing.
+"""Divides KV into the portions that are exported and restored, in one of three ways. It moves nothing.
 
 ```
     ranges   [ block | block | block | tail ]      any whole block of 32 positions, on its own; a part of one only
@@ -21,56 +21,56 @@ from stoker.core.tiers import Tiers
 
 
 class Portions(Protocol):
-    """How a backend's KV is divided. `chain` belongs to the entries, and names all of them."""
+    """How the KV of one backend is divided. A `chain` holds the keys of the KV of one sequence or retained slot."""
 
     exports_while_running: bool
-    """Some portions can only be taken when the slot is exactly as long as they are: see `exports_now`."""
+    """Some portions (states) can only be exported while the slot has exactly their length, see `exports_now`."""
     restores_whole: bool
-    """What leads from nothing to a length goes into a slot within one step, or not at all."""
+    """A prefix is imported within one step as a whole, or not at all."""
 
     def prepare(self, chain: Chain, prompt: list[Entry]) -> None:
-        """Notes what of a new prompt can be found and is to be kept."""
+        """Adds the keys of a new prompt to `chain`, and marks the portions that are to be exported."""
         ...
 
     def grow(self, chain: Chain, entries: list[Entry]) -> None:
-        """Notes what has been added to a running sequence."""
+        """Adds the keys of new entries of a running sequence to `chain`."""
         ...
 
     def retain(self, chain: Chain, entries: list[Entry]) -> Chain:
-        """Names what a sequence leaves behind in its slot, `entries`, for the slot's own use."""
+        """The keys of a slot that a sequence leaves with these entries, for exports from the slot."""
         ...
 
     def ready(self, chain: Chain, limit: int) -> int:
-        """How much of a prompt could go into a slot now: a length of at most `limit`."""
+        """Length of the longest prefix of a prompt, at most `limit`, that can be imported from RAM now."""
         ...
 
     def absent(self, chain: Chain, resident: int, limit: int) -> tuple[list[bytes], int]:
-        """What the tiers hold of a prompt beyond `resident`, but not in memory; and how long a prefix it makes."""
+        """Keys that are on disk only, for a prefix longer than `resident`; and the length of that prefix."""
         ...
 
     def start_of(self, resident: int) -> int:
-        """How much of what is resident can stay in a slot into which more is imported."""
+        """Length of the resident prefix that can stay in a slot into which more is imported."""
         ...
 
     def imports(self, slot: int, chain: Chain, start: int, end: int) -> Iterator[Transfer]:
-        """What leads from `start` to `end`, as far as it is in memory."""
+        """Imports of the entries `start … end-1`, as far as their KV is in RAM."""
         ...
 
     def exports(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
-        """What of a slot of this length the tiers do not hold yet. Whatever is taken from it, it gives only once."""
+        """Exports of KV in a slot of this length that the tiers do not hold yet. Yields each portion only once."""
         ...
 
     def exports_now(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
-        """Of that, what can be had at this length only."""
+        """The part of `exports` that is possible at this length only."""
         ...
 
     def next_stop(self, chain: Chain, length: int) -> int | None:
-        """The next length at which a running sequence has to stop for an export."""
+        """The next length at which a chunk of a running sequence must end for an export; None = there is none."""
         ...
 
 
 class Ranges:
-    """Whole blocks, and tails where the next prompt may go on. For KV in which every position is on its own."""
+    """Whole blocks, and tails where a later prompt may continue. For KV caches that can be cut at any position."""
 
     exports_while_running = False
     restores_whole = False
@@ -81,7 +81,7 @@ class Ranges:
     def prepare(self, chain: Chain, prompt: list[Entry]) -> None:
         chain.entries = prompt
         chain.extend(prompt)
-        # The last entry is computed again in any case: the same prompt once more needs the others.
+        # The last entry of a prompt is always computed again, so a repetition of the prompt needs the others only.
         self._want_tail(chain, prompt, len(prompt) - 1)
 
     def grow(self, chain: Chain, entries: list[Entry]) -> None:
@@ -126,7 +126,7 @@ class Ranges:
 
     def exports(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
         if not chain.wanted and chain.num_kept >= length // BLOCK_ENTRIES:
-            return  # as in nearly every step
+            return  # nothing is due, as in nearly every step
         yield from _whole_blocks(slot, chain, length, self._tiers)
         for end in [end for end in chain.wanted if end <= length]:
             chain.wanted.discard(end)
@@ -140,13 +140,13 @@ class Ranges:
         return None
 
     def _want_tail(self, chain: Chain, entries: list[Entry], length: int) -> None:
-        # Without a whole block before it, a tail is not worth a restoration.
+        # A tail without a whole block before it is too short to be worth restoring.
         if length > BLOCK_ENTRIES and length % BLOCK_ENTRIES:
             chain.marks[length] = chain.key_at(entries, length)
             chain.wanted.add(length)
 
     def _longest_tail(self, chain: Chain, start: int, limit: int, is_there: Callable[[bytes], bool]) -> int:
-        """How long a prefix becomes with what is there of the block that begins at `start`."""
+        """Length of the prefix with the longest available tail of the block that begins at `start`."""
         if start == 0:
             return 0
         for length in range(min(start + BLOCK_ENTRIES - 1, limit), start, -1):
@@ -158,7 +158,7 @@ class Ranges:
 
 
 class States:
-    """Everything that a slot holds, at lengths chosen beforehand. For models that cannot be cut back."""
+    """Everything that a slot holds, at lengths chosen in advance. For recurrent models, whose state cannot be cut."""
 
     exports_while_running = True
     restores_whole = True
@@ -170,7 +170,7 @@ class States:
     def prepare(self, chain: Chain, prompt: list[Entry]) -> None:
         lengths = checkpoints.points(prompt, self._eog_token_ids)
         chain.marks = {length: self._name(chain, prompt, length) for length in lengths}
-        # The last entry is computed again in any case: a state behind it could not be used for this prompt.
+        # The last entry is always computed again: a state that includes it is of no use to this prompt.
         chain.wanted = set(checkpoints.choose(prompt, len(prompt) - 1, self._eog_token_ids))
 
     def grow(self, chain: Chain, entries: list[Entry]) -> None:
@@ -178,7 +178,7 @@ class States:
 
     def retain(self, chain: Chain, entries: list[Entry]) -> Chain:
         length, left = len(entries), Chain(chain.root)
-        # A sequence that was preempted finds it too.
+        # The mark in `chain` lets a preempted sequence find the state again.
         left.marks[length] = chain.marks[length] = self._name(chain, entries, length)
         left.wanted = {length}
         left.keys, left.num_kept = chain.keys[: length // BLOCK_ENTRIES], chain.num_kept
@@ -217,23 +217,23 @@ class States:
         return chain.key_at(entries, length)
 
     def _num_blocks(self, length: int) -> int:
-        """Whole blocks that are kept apart from a state."""
+        """Number of whole blocks that are exported apart from a state."""
         return 0
 
     def _parts(self, chain: Chain, length: int) -> list[bytes]:
-        """The names of everything that leads to a state, which is the last; nothing if the length is 0."""
+        """Keys of the whole blocks and, last, of the state that a prefix needs; empty if the length is 0."""
         return [*chain.keys[: self._num_blocks(length)], chain.marks[length]] if length else []
 
     def _longest(self, chain: Chain, above: int, limit: int, is_there: Callable[[bytes], bool]) -> int:
-        """The greatest length above one number, and at most another, to which everything is there; else 0."""
+        """The greatest length in `above+1 … limit` for which all parts are available; 0 = none."""
         num_blocks = _num_leading(chain.keys[: self._num_blocks(limit)], is_there)
         fitting = sorted(n for n in chain.marks if above < n <= limit and self._num_blocks(n) <= num_blocks)
         return next((length for length in reversed(fitting) if is_there(chain.marks[length])), 0)
 
 
 class BlocksAndStates(States):
-    """Whole blocks, and at lengths chosen beforehand what a slot holds besides. For models that cannot be cut back,
-    whose keys and values can be had by themselves: however many states a prompt has, its blocks are kept once.
+    """Whole blocks of keys and values and, at lengths chosen in advance, recurrent states. For hybrid models whose keys
+    and values can be exported apart (`CacheTraits.exports_apart`): several states of a prompt share its blocks.
     """
 
     def grow(self, chain: Chain, entries: list[Entry]) -> None:
@@ -252,14 +252,14 @@ class BlocksAndStates(States):
 
 
 def _num_leading(keys: Sequence[bytes], is_there: Callable[[bytes], bool]) -> int:
-    """How many of these names are there before the first one that is not."""
+    """Number of leading keys that are available."""
     return next((index for index, key in enumerate(keys) if not is_there(key)), len(keys))
 
 
 def _whole_blocks(slot: int, chain: Chain, length: int, tiers: Tiers, *, has_state: bool = True) -> Iterator[Transfer]:
-    """Blocks of a slot of this length that the tiers do not hold yet."""
+    """Exports of the whole blocks in a slot of this length that the tiers do not hold yet."""
     for index in range(chain.num_kept, min(length // BLOCK_ENTRIES, len(chain.keys))):
-        # Noted first: one whose export fails is not tried for ever.
+        # Counted before the export: a block whose export fails is not tried again.
         chain.num_kept = index + 1
         if not tiers.holds(chain.keys[index]):
             at = index * BLOCK_ENTRIES

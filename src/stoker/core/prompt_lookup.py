@@ -1,11 +1,11 @@
-"""Guesses how a sequence goes on: as it went on where its last entries stood before. It knows nothing but entries.
+"""Prompt lookup (n-gram drafts): a sequence may continue as it did after an earlier occurrence of its last entries.
 
 ```
     entries   the cat sat on the mat , and the cat | sat on the mat , and …
               ~~~~~~~ stood here before    ~~~~~~~   ^ guessed, for as long as one likes
 ```
 
-Answers repeat their prompt (code that is changed, texts that are quoted) and themselves (lists, loops).
+Answers repeat their prompt (edited code, quoted text) and themselves (lists, loops). Only entries are compared.
 Prompt lookup decoding: A. Saxena, 2023; arXiv:2304.04487 has the same idea for texts that were retrieved.
 """
 
@@ -16,16 +16,16 @@ from array import array
 from stoker.core.batch import Entry
 
 MAX_MATCH = 6
-"""Entries that are compared at most: more say nothing more."""
+"""Maximum length of a match, in entries: longer matches predict no better."""
 _MAX_PLACES = 32
-"""Earlier places of the last entry that are looked at, the latest first."""
+"""Maximum number of earlier occurrences of the last entry that are compared, latest first."""
 
 
 class PromptLookup:
-    """Where each entry of a sequence stood before: about ten bytes an entry.
+    """An index of the earlier occurrences of each entry of one sequence: about ten bytes per entry.
 
     Args:
-        entries: of the sequence; what is appended to them later is found, too.
+        entries: the entries of the sequence; entries that are appended later are found, too.
     """
 
     __slots__ = ("_before", "_entries", "_last")
@@ -34,12 +34,12 @@ class PromptLookup:
         self._entries = entries
         self._last: dict[Entry, int] = {}
         self._before = array("i")
-        """For each position the latest one before it with the same entry, or -1."""
+        """For each position, the latest earlier position with the same entry; -1 = none."""
 
     def find(self) -> tuple[int, int]:
-        """Where the guess begins, and how many entries before it equal the last ones: 1 … `MAX_MATCH`; 0 = none do.
+        """Start position of the draft, and length of the match before it: 1 … `MAX_MATCH`; 0 = there is no match.
 
-        The longest match wins, and of equal ones the latest.
+        The longest match wins; among equally long ones, the latest.
         """
         self._catch_up()
         entries, before = self._entries, self._before
@@ -57,7 +57,7 @@ class PromptLookup:
         return start, best
 
     def guess(self, start: int, count: int) -> list[Entry]:
-        """`count` entries, at least one, from the position that `find` returned; beyond the end they repeat."""
+        """`count` ≥ 1 entries from the position that `find` returned; after the end of the sequence they repeat."""
         run = self._entries[start : start + count]
         return (run * -(-count // len(run)))[:count]
 

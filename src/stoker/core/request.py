@@ -1,4 +1,4 @@
-"""One request as the engine sees it: tokens, numbers, priority. Checked at the door, never again inside."""
+"""One request as the scheduler sees it: prompt, sampling, priority. It is checked once, before it is queued."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.errors import ContextLengthExceeded, InvalidInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one answer needs. `sampling` is complete: every layer of defaults is already filled in.
+    """Everything needed to generate one answer. In `sampling`, every layer of defaults is already filled in.
 
     Raises:
         InvalidInput: the prompt is empty.
@@ -25,20 +25,20 @@ class Request:
     priority: int = 0
     """Larger is served first."""
     client_key: str = ""
-    """Requests of one key share one fair share of the machine."""
+    """Fairness: clients get equal shares of the computed tokens; requests with one key count as one client."""
     cache_prompt: bool = True
-    """False: neither reads what is resident nor leaves anything behind."""
+    """False: the request neither reads the prefix cache nor leaves KV in it, except within its `group`."""
     adapters: AdapterSet = ()
-    """KV that was computed with one set is never read with another."""
+    """LoRA adapters. KV that was computed with one set of adapters is never reused with another set."""
     group: str = ""
-    """Requests of one group have the same prompt and compute it once; with `cache_prompt=False` as long as one runs."""
+    """Requests of one group compute their common prompt once; with `cache_prompt=False`, while one of them runs."""
     session: str = ""
-    """What it leaves in the pool is evicted after what belongs to no session, instead of what the session left before.
-    Empty = it belongs to none."""
+    """The latest KV of a session is evicted after all KV without a session; older KV of the session loses this
+    preference. Empty = no session."""
     scores_prompt: bool = False
-    """A row of logits is wanted for every prompt entry, so none of them may come from the cache."""
+    """Logits are wanted for every prompt entry, so that no prompt entry may come from the cache."""
     spans: tuple[PlacedSpan, ...] = ()
-    """Which entries of the prompt are rows of images, in their order. All others are token ids."""
+    """The image rows in the prompt, in order. All other entries are token ids."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -58,10 +58,10 @@ class Request:
         return (*found, *self.prompt[end:])
 
     def check_fits(self, info: ModelInfo) -> None:
-        """Refuses, before it is queued, a request that this model could never run.
+        """Checks that the model can run the request at all; called before the request is queued.
 
         Raises:
-            InvalidInput: a token id outside the vocabulary.
+            InvalidInput: a token id is outside the vocabulary, or an image needs more than one step.
             ContextLengthExceeded: no room is left for a completion token, and the request asks for one.
         """
         check_token_ids("prompt", self.prompt_tokens, info.vocab_size)
@@ -75,7 +75,7 @@ class Request:
             raise prompt_too_long(len(self.prompt), limit)
 
     def _check_spans(self, info: ModelInfo) -> None:
-        """A span that is seen whole is computed in one step, beside what the others need."""
+        """A span with bidirectional attention is computed in one step, which must also have room for the decodes."""
         most = info.max_batch_tokens - info.num_slots
         longest = max((placed.span.length for placed in self.spans if placed.span.is_whole), default=0)
         if longest > max(0, most):
@@ -84,7 +84,7 @@ class Request:
 
 
 def prompt_too_long(num_tokens: int, limit: int, *, at_least: bool = False) -> ContextLengthExceeded:
-    """The refusal of a prompt of so many tokens or, with `at_least`, of a text that is so many or more."""
+    """The error for a prompt of `num_tokens` tokens or, with `at_least`, of at least that number of tokens."""
     count = f"at least {num_tokens}" if at_least else num_tokens
     return ContextLengthExceeded(
         f"This model's maximum context length is {limit} tokens, but the prompt has {count} tokens: "

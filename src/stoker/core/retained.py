@@ -1,6 +1,6 @@
-"""The slots that finished conversations leave behind, and the rule by which they are evicted. It frees no cell.
+"""Retained slots (the prefix cache that finished conversations leave) and their order of eviction. It frees no cell.
 
-To evict by another rule, write a class with the methods of `EvictionRule` and let `Retained` make it.
+To evict in another order, write a class with the methods of `EvictionRule` and let `Retained` create it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EvictionRule(Protocol):
         ...
 
     def remove(self, slot: int) -> None:
-        """A slot is not retained any more: a sequence goes on in it, or it is empty."""
+        """A slot is not retained any more: a sequence took it over, or it was cleared."""
         ...
 
     def __iter__(self) -> Iterator[int]:
@@ -31,7 +31,7 @@ class EvictionRule(Protocol):
 
 
 class LeastRecentlyUsed:
-    """The eviction rule: the slot that was left, or copied from, longest ago is evicted first."""
+    """The eviction rule (LRU): evicts first the slot that was left, or copied from, longest ago."""
 
     def __init__(self) -> None:
         self._slots: dict[int, None] = {}
@@ -53,9 +53,9 @@ class LeastRecentlyUsed:
 
 
 class Retained:
-    """Slots without a sequence, each with the key under which its entries are found. Iterates in order of eviction.
+    """The retained slots of one `KVCache`, each with its cache key. Iterates in order of eviction.
 
-    What a session has left last is evicted after everything else, until the session is released.
+    The latest slot of each session is evicted after all other slots, until the session is released.
     """
 
     def __init__(self) -> None:
@@ -77,13 +77,13 @@ class Retained:
         return chain(self._rule, self._preferred)
 
     def add(self, slot: int, key: Hashable, session: str = "", *, is_checkpoint: bool = False) -> None:
-        """A conversation is finished, or was restored from a file: its entries stay in the slot.
+        """Adds the slot of a conversation that has finished or was restored from a file.
 
         Args:
-            slot: where they are.
-            key: under which they are found.
-            session: to which they belong; what it left before is none of its any more. Empty = to none.
-            is_checkpoint: the conversation goes on in another slot; see `KVCache.leave_checkpoint`.
+            slot: the slot with the entries.
+            key: their cache key.
+            session: the session to which the slot belongs, in place of the session's former slot. Empty = none.
+            is_checkpoint: the conversation continues in another slot; see `KVCache.leave_checkpoint`.
         """
         self._keys[slot] = key
         if is_checkpoint:
@@ -96,12 +96,12 @@ class Retained:
         self._preferred.add(slot)
 
     def use(self, slot: int | None) -> None:
-        """A new sequence copies entries from a slot; one that is not retained is ignored."""
+        """Notes that a new sequence copies entries from a slot. Slots that are not retained are ignored."""
         if slot in self._keys:
             self._rule_of(slot).use(slot)
 
     def remove(self, slot: int) -> Hashable:
-        """A slot is not retained any more; returns its key."""
+        """Removes a slot that is not retained any more; returns its cache key."""
         self._rule_of(slot).remove(slot)
         self._checkpoints.discard(slot)
         session = self._session_of.pop(slot, None)
@@ -110,7 +110,7 @@ class Retained:
         return self._keys.pop(slot)
 
     def release(self, session: str) -> None:
-        """What a session has left is evicted as everything else from now on."""
+        """Ends the preference of a session: its slot is evicted like all others from now on."""
         slot = self._sessions.pop(session, None)
         if slot is not None:
             del self._session_of[slot]
@@ -118,25 +118,25 @@ class Retained:
             self._rule.add(slot)
 
     def slot_of(self, session: str) -> int | None:
-        """Where what a session left lies; None = nowhere, or in a slot that runs."""
+        """The retained slot of a session; None = there is none, or a request runs in it."""
         return self._sessions.get(session)
 
     def is_checkpoint(self, slot: int) -> bool:
-        """The slot is retained, and its entries were copied from a sequence that went on."""
+        """The slot is retained, and its entries were copied from a sequence that continued in another slot."""
         return slot in self._checkpoints
 
     def key(self, slot: int) -> Hashable:
         return self._keys[slot]
 
     def under(self, key: Hashable) -> list[int]:
-        """The slots whose entries are found under a key, in order of eviction."""
+        """The retained slots with this cache key, in order of eviction."""
         return [slot for slot in self if self._keys[slot] == key]
 
     def first(self, pinned: int | None = None) -> int:
-        """The slot that is evicted first, of at least one.
+        """The slot to evict first. Requires at least one slot besides `pinned`.
 
         Args:
-            pinned: a slot that must stay.
+            pinned: a slot that must not be evicted now.
         """
         return next(slot for slot in self if slot != pinned)
 

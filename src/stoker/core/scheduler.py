@@ -1,7 +1,7 @@
-"""Decides, step by step, which entries of which sequences are computed; it neither computes nor waits.
+"""Continuous batching: decides for each step which entries of which sequences are computed. It computes nothing.
 
-There is no prefill phase and no decode phase: every sequence has entries, some of them computed, and a step takes
-each a little further. The idea, and most of the words, are those of vLLM's v1 scheduler.
+There is no separate prefill or decode phase: every sequence has entries, some of them computed, and each step computes
+some more entries of many sequences. The idea and most of the terms come from vLLM's v1 scheduler.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from stoker.core.token_budget import TokenBudget
 from stoker.errors import InvalidInput, Overloaded
 
 _EXPORT_SHARE = 0.02
-"""Fraction of a step's limit for additional KV exports, while a request waits for the step."""
+"""Fraction of a step's time limit for KV exports while requests are being computed."""
 _IDLE_EXPORT_S = 0.05
-"""Seconds for KV exports when no request waits for a step: a new request should not wait long."""
+"""Seconds for one round of KV exports on an idle engine: a request that arrives meanwhile must not wait longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """Limits and aims of the scheduler. Durations are in seconds."""
+    """Limits and targets of one scheduler. Durations are in seconds."""
 
     max_running: int = 8
-    """Most sequences in one batch."""
+    """Maximum number of running sequences (concurrency)."""
     max_waiting: int = 256
-    """Most requests in the queue; one more is refused."""
+    """Maximum number of queued requests; further requests are refused with `Overloaded`."""
     target_step_s: float = 0.2
-    """How long a step may take while streams run, so that a long prompt slows them by a bounded amount."""
+    """Target duration of a step while some sequence decodes: bounds how much a long prompt slows down the streams."""
     idle_step_s: float = 1.0
-    """How long a step may take when only prompts are computed."""
+    """Target duration of a step that only computes prompts."""
     max_draft: int = 0
-    """Most entries that are drafted for one sequence in one step, where a backend computes drafts without changing
-    what comes out; 0 = none."""
+    """Speculative decoding: maximum number of drafted entries per sequence and step; 0 = no drafts. Applies only to
+    backends where drafts cannot change the answer (`ModelInfo.is_batch_invariant`)."""
 
 
 class Scheduler:
-    """Plans steps, and takes what they gave. `Population` owns the sequences. One thread uses it.
+    """Plans the steps of one backend and takes their results. `Population` owns the sequences. Used by one thread.
 
     Args:
-        info: of the backend that computes the batches.
-        config: how many run and wait, and how long a step may take.
-        tiers: where KV is kept that the pool has no room for; None = nowhere.
-        drafting: a model that drafts for this one; None = there is none.
+        info: sizes and abilities of the backend that computes the batches.
+        config: limits on running and waiting requests, and on the duration of a step.
+        tiers: RAM and disk, where KV is kept that the pool has no room for; None = it is not kept.
+        drafting: the draft model for speculative decoding; None = no draft model.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Scheduler:
         drafting: DraftPort | None = None,
     ) -> None:
         assert 0 < config.max_running <= min(info.num_slots, info.max_batch_tokens)
-        # Then cells of windows are short only while finished conversations hold some, which can be evicted.
+        # With this capacity, window cells run short only while finished conversations hold some: those can be evicted.
         if info.windows is not None:
             most = config.max_running * info.windows.reach + info.max_batch_tokens
             assert info.windows.capacity >= min(most, info.kv_tokens), "too few cells for windows"
@@ -95,7 +95,7 @@ class Scheduler:
         models = None if drafting is None else ModelDrafts(drafting)
         self.speculation = Speculation(most if info.is_batch_invariant else 0, info.max_batch_tokens, models)
         self._run: DecodeRun | None = None
-        """The run of decodes that goes on until a sequence is added, is resumed or loses its slot."""
+        """The current series of pure decode steps; ends when a sequence is added, is resumed or loses its slot."""
         self._rotation = AdapterRotation(info)
         self._admission = SlotAdmission(self.kv, self.tiering, self._population, self._rotation, config.max_running)
         self.media = MediaRows()
@@ -108,9 +108,9 @@ class Scheduler:
         self.num_prompt_tokens = 0
         """Prompt tokens of all requests that have begun."""
         self.num_cached_tokens = 0
-        """Prompt tokens that the cache saved from being computed."""
+        """Prompt tokens that were taken from the prefix cache instead of being computed."""
         self.num_resident_tokens = 0
-        """Cached prompt tokens found in the KV pool (the rest came from RAM or disk)."""
+        """Cached prompt tokens found in the KV pool (the other cached ones came from RAM or disk)."""
         self._num_arrivals = 0
 
     @property
@@ -125,15 +125,15 @@ class Scheduler:
 
     @property
     def awaits_rows(self) -> bool:
-        """The last `schedule` could not go on with a sequence whose rows of images have still to come."""
+        """A running sequence cannot continue until its image rows (embeddings of an image) arrive."""
         return self.media.is_waited_for(self._population.running.values())
 
     def rows_wanted(self) -> list[tuple[str, Span]]:
-        """Rows of images to ask for now, each once, with the request that needs them."""
+        """Image rows to request now, each only once: the id of the request that needs them, and the span of rows."""
         return self.media.wanted(self._population.running.values())
 
     def rows_given_up(self) -> set[bytes]:
-        """The keys of rows that the backend need not hold any more."""
+        """Keys of image rows that the backend can drop, because no running sequence needs them any more."""
         return self.media.given_up(self._population.running.values())
 
     @property
@@ -154,7 +154,7 @@ class Scheduler:
 
     @property
     def kv_used(self) -> int:
-        """Cells that running sequences hold or were promised."""
+        """Cells of the KV pool that running sequences hold, or that the current step fills."""
         return self.kv.ledger.used - self.kv.held_by_retained
 
     @property
@@ -167,7 +167,7 @@ class Scheduler:
         return self.kv.ledger.capacity
 
     def states(self) -> list[SequenceState]:
-        """Every request that is alive: those that run, those that wait in the order of their rank, those paused."""
+        """Every live request: first the running ones, then the waiting ones by rank, then the paused ones."""
         waiting = sorted(self._population.waiting, key=RANK)
         found = [pool.sequence_state(sequence) for sequence in (*self._population.running.values(), *waiting)]
         return found + [pool.sequence_state(sequence, is_paused=True) for sequence in self._population.paused]
@@ -177,7 +177,7 @@ class Scheduler:
         return self._population.find(request_id) or self._population.ended(request_id)
 
     def sequences(self, batch: Batch) -> list[Sequence]:
-        """Who gets a token of a batch, or several, in the order of their rows."""
+        """The sequences for which a batch yields tokens, in the order of their rows of logits."""
         if self._run is not None and self._run.batch is batch:
             return self._run.sequences
         running = self._population.running
@@ -189,7 +189,7 @@ class Scheduler:
         return found
 
     def rows(self, batch: Batch) -> list[tuple[Sequence, Entry | None]]:
-        """What the rows of a batch are for: whose they are, and the prompt entry to score; None = one to sample."""
+        """For each row of logits of a batch: its sequence, and the prompt entry to score; None = a token is sampled."""
         return [row for chunk in batch.chunks for row in _rows_of(self._population.running[chunk.slot], chunk)]
 
     def add(self, request: Request) -> None:
@@ -197,7 +197,7 @@ class Scheduler:
 
         Raises:
             Overloaded: the queue is full.
-            InvalidInput: a request of this id is alive.
+            InvalidInput: a live request has the same id.
         """
         if self._population.find(request.request_id) is not None:
             raise InvalidInput(f"request id {request.request_id!r} is already in use", parameter="request_id")
@@ -214,14 +214,14 @@ class Scheduler:
         self._population.add(sequence)
 
     def abort(self, request_id: str) -> TokenEvent | None:
-        """Ends a request between two steps; what was computed of its prompt stays resident."""
+        """Cancels a request between two steps; its computed KV is retained if others may read it. None = unknown id."""
         sequence = self._population.find(request_id)
         return None if sequence is None else self._end(sequence, FinishReason.CANCELLED)
 
     def pause(self, request_id: str) -> None:
-        """Nothing of a request is computed until `resume`. Its place goes to others, its KV when they need the room.
+        """Stops computing a request until `resume`. Others may take its slot, and evict its KV when they need the room.
 
-        Unknown ids are ignored, and so is pausing what is paused.
+        Unknown ids and requests that are already paused are ignored.
         """
         sequence = self._population.find(request_id)
         if sequence is None or self._population.is_paused(request_id):
@@ -231,16 +231,16 @@ class Scheduler:
         self._population.pause(sequence)
 
     def resume(self, request_id: str) -> None:
-        """A paused request goes on as soon as there is a place, before all others of its client."""
+        """Queues a paused request again, before all other requests of its client."""
         if self._population.is_paused(request_id):
             self._end_run()
             self._population.resume(request_id)
 
     def finish(self, request_id: str, reason: FinishReason, num_completion: int) -> None:
-        """Ends a running request for a reason that only its text shows, such as a stop string.
+        """Ends a running request for a reason that depends on its text, such as a stop string.
 
         Args:
-            num_completion: tokens up to there; the tokens after them, of a draft, are forgotten.
+            num_completion: completion tokens to keep; later tokens, which were drafted, are discarded.
         """
         sequence = self._population.find(request_id)
         assert sequence is not None, "only a running request is finished"
@@ -252,7 +252,7 @@ class Scheduler:
         self._end(sequence, reason)
 
     def exports(self) -> list[Transfer]:
-        """What is to be exported now. Asked before `schedule`: what the ledger says of a slot is then really in it."""
+        """The KV exports that are due. Call it before `schedule`: only then do slots hold what the ledger says."""
         is_busy = self.has_work
         if not self.tiering.may_export(is_busy=is_busy):
             return []
@@ -262,9 +262,9 @@ class Scheduler:
         return self.tiering.exports(running, seconds, is_busy=is_busy)
 
     def schedule(self) -> Batch | None:
-        """The next step: decodes first, then prompts within the budget, newly admitted ones included.
+        """Plans the next step: decodes first, then prompts within the token budget, newly admitted ones included.
 
-        None: there is nothing to do until a disk read completes or a request arrives.
+        None = there is nothing to compute until a disk read completes, image rows arrive or a request comes.
         """
         self._population.forget_ended()
         if self._run is not None and self._run.has_room:
@@ -280,12 +280,12 @@ class Scheduler:
         return Batch(next(self._step_ids), tuple(plan.chunks.values()), self.kv.take_ops(), imports)
 
     def withdraw(self, transfer: Transfer) -> None:
-        """An import of this step failed: from there on, or from its beginning, the sequence is computed."""
+        """Handles a KV import that failed: the sequence is computed from there on, or entirely if `restores_whole`."""
         self.kv.ledger.withdraw(transfer.slot, transfer.start)
         self._population.running[transfer.slot].num_restorable = 0
 
     def update(self, batch: Batch, token_ids: Ordered[int | None]) -> list[TokenEvent]:
-        """Takes what the step gave: one token id for each of `sequences`, or None where its row was unusable."""
+        """Takes the result of a step: a token id for each of `sequences`; None = its row of logits was unusable."""
         self.kv.ledger.commit()
         running = self._population.running
         for slot in {transfer.slot for transfer in batch.imports} if batch.imports else ():
@@ -301,11 +301,11 @@ class Scheduler:
         """As `update`, for a step with drafts.
 
         Args:
-            batch: of which `num_drafted` is not 0.
-            token_ids: for each of `sequences` what its rows gave, as far as they gave what was drafted, and one more.
+            batch: a batch with `num_drafted` > 0.
+            token_ids: for each of `sequences`, the accepted tokens of its draft and one token after them.
 
         Returns:
-            For each of them one event a token, up to its end.
+            For each sequence one event per token, up to the end of the sequence.
         """
         sequences = self.sequences(batch)
         accepted = [_until_end(sequence, found) for sequence, found in zip(sequences, token_ids, strict=True)]
@@ -322,9 +322,9 @@ class Scheduler:
         ]
 
     def fail(self, batch: Batch) -> list[TokenEvent]:
-        """Handles a failed forward pass: sequences of the batch without a token are retried once; others go on.
+        """Handles a failed forward pass: sequences of the batch are retried once before their first token, else ended.
 
-        A batch with drafts took more than it had to, and no client has seen any of it: all continue without drafts.
+        A batch with drafts needs more memory than one without: after it fails, all sequences continue without drafts.
         """
         self.kv.ledger.abandon()
         if batch.num_drafted:
@@ -340,7 +340,7 @@ class Scheduler:
         return [event for sequence in sequences if (event := self._end_or_retry(sequence)) is not None]
 
     def observe(self, batch: Batch, step_s: float) -> None:
-        """Learns how long a step took; not of the first, which touches the weights for all that follow."""
+        """Learns how long a step took. The first step does not count for costs: it also reads the weights from disk."""
         self._rotation.observe(step_s)
         self.tiering.earn(step_s)
         if batch.step_id == 1:
@@ -376,7 +376,7 @@ class Scheduler:
             self._population.preempt(victim)
 
     def _plan(self) -> StepPlan:
-        """The step of the first lane that has entries to compute; imports of the lanes before it go along."""
+        """Plans for the first lane (set of adapters) with entries to compute, plus the imports of lanes before it."""
         plan = StepPlan()
         candidates = self._population.candidates(LOOKAHEAD)
         for lane in self._rotation.order((*self._population.running.values(), *candidates)):
@@ -443,7 +443,7 @@ def _rows_of(sequence: Sequence, chunk: Chunk) -> list[tuple[Sequence, Entry | N
 
 
 def _until_end(sequence: Sequence, token_ids: Ordered[int | None]) -> Ordered[int | None]:
-    """Up to the first token that ends a sequence."""
+    """The token ids up to and including the first one that ends the sequence."""
     for index, token_id in enumerate(token_ids, 1):
         if token_id in sequence.ends:
             return token_ids[:index]

@@ -1,4 +1,4 @@
-"""A request on its way: which entries it has, how many of them are computed, and how it ended."""
+"""The state of one request while it is processed: its entries, how many are computed, and why it ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoker.core.request import Request
 
 
 class FinishReason(Enum):
-    """Why a sequence ended. The values are those of the wire."""
+    """Why a sequence ended. The values are those on the wire."""
 
     STOP = "stop"
     """An end-of-generation token, a stop token or a stop string."""
@@ -27,7 +27,7 @@ class FinishReason(Enum):
 
 
 class CacheKey(NamedTuple):
-    """Under which KV lies in the pool: it is found under no other one."""
+    """Cache key: KV computed under one key is never reused under another."""
 
     adapters: AdapterSet = ()
     owner: str | None = None
@@ -38,7 +38,7 @@ class CacheKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Owned by `Population`; changed by the scheduler's parts alone. Equal only to itself.
+    """A live request; owned by `Population`, changed only by the parts of the scheduler, compared by identity.
 
     ```
     entries:  [ prompt ............ | completion ... ]
@@ -49,16 +49,16 @@ class Sequence:
 
     request: Request
     arrival: int = 0
-    """Grows with every request: the order in which they came."""
+    """Number of the request in order of arrival."""
     ends: frozenset[Entry] = frozenset()
     """Token ids that end the sequence."""
     max_entries: int = sys.maxsize
-    """Maximum length, prompt and completion together."""
+    """Maximum number of entries, prompt and completion together."""
     entries: list[Entry] = field(default_factory=list[Entry])
     rank: tuple[int, int] = field(init=False)
     """Smaller ranks are served first and preempted last: higher priority, then older."""
     slot: int | None = None
-    """The native sequence that holds this one's KV while it runs."""
+    """The slot of the KV pool that holds its KV; None = it does not run."""
     num_computed: int = 0
     """Entries whose KV is in the slot."""
     num_cached: int = 0
@@ -70,30 +70,30 @@ class Sequence:
     num_scored: int = 0
     """Prompt entries whose row of logits was delivered, if the request scores its prompt."""
     has_begun: bool = False
-    """Some step has taken entries of it."""
+    """Some step has computed entries of the sequence."""
     num_preempted: int = 0
     num_paused: int = 0
-    """How often its reader was too slow for it."""
+    """How often it was paused because its client read too slowly."""
     num_passed_over: int = 0
     """How often a later sequence was admitted first because it could reuse more."""
     num_prefix_waits: int = 0
-    """How often it was put off because a running sequence computes a common prefix."""
+    """How often its admission was postponed because a running sequence computes a common prefix."""
     chain: Chain | None = None
-    """The names of its blocks in the tiers; None = they have no part in it."""
+    """Keys of its KV blocks in the tiers (RAM, disk); None = its KV is neither exported nor restored."""
     fetched_keys: list[bytes] = field(default_factory=list[bytes])
-    """What is being read from disk for it."""
+    """Keys of KV that is being read from disk for this sequence."""
     num_restorable: int = 0
-    """Entries that are in the slot once the tiers have given what they have; up to there nothing is computed."""
+    """Length of the prefix that is restored from the tiers; the entries before it are not computed."""
     checkpoints: list[int] = field(default_factory=list[int])
-    """The lengths, ascending, at which it has still to leave checkpoints in the pool."""
+    """Lengths, ascending, at which the sequence must still leave checkpoints in the pool."""
     shift: int = field(init=False)
-    """Rotary position of what stands behind its prompt, less the index."""
+    """Rotary position of an entry after the prompt, minus the index of the entry."""
     guide: Guide | None = None
-    """What its answer must look like; None = anything."""
+    """The constraint (grammar) on its answer, as speculative decoding uses it; None = no constraint."""
     drafter: Drafter | None = None
-    """Guesses how it goes on, once that was asked for."""
+    """Drafts its next entries; None = no draft was asked for yet."""
     is_isolated: bool = False
-    """Its prompt failed once: it is tried again, alone, with nothing that others left and leaving nothing behind."""
+    """A forward pass with its prompt failed: the retry neither reads the KV of others nor leaves any for them."""
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Sequence:
 
     @classmethod
     def begin(cls, request: Request, arrival: int, info: ModelInfo) -> Sequence:
-        """One that a model is to write on: it ends as the request and the model say."""
+        """A new sequence for generation, with the end tokens and the maximum length of the request and the model."""
         sampling, context = request.sampling, info.max_sequence_tokens
         ends = frozenset(sampling.stop_token_ids or ())
         if not sampling.ignore_eos:
@@ -113,12 +113,12 @@ class Sequence:
         return cls(request, arrival, ends, max_entries)
 
     def shift_at(self, index: int) -> int:
-        """Rotary position of a token at this index, less the index."""
+        """Rotary position of a token at this index, minus the index."""
         spans = self.request.spans
         return sum(span.num_positions - span.length for start, span in spans if start + span.length <= index)
 
     def row_pieces(self, start: int, end: int) -> tuple[RowPiece, ...]:
-        """Which of the entries `start … end-1` are rows of images."""
+        """The image rows among the entries `start … end-1`."""
         return tuple(
             RowPiece(
                 offset=max(start, placed.start) - start,
@@ -133,7 +133,7 @@ class Sequence:
 
     @property
     def cache_key(self) -> CacheKey:
-        """Whose KV it may read: that of all with the same adapters, or with `cache_prompt=False` its group's only."""
+        """The key for reusable KV: shared by all requests with these adapters; by the group if `cache_prompt=False`."""
         request = self.request
         if self.is_isolated:
             return CacheKey(owner=request.request_id, is_isolated=True)
@@ -141,7 +141,7 @@ class Sequence:
 
     @property
     def is_shared(self) -> bool:
-        """What it computes may stay for others."""
+        """The KV of this sequence may be retained for other requests."""
         return self.request.cache_prompt and not self.is_isolated
 
     @property
@@ -154,7 +154,7 @@ class Sequence:
 
     @property
     def cached_from(self) -> tuple[int, int, int]:
-        """Cached prompt entries by where they were: in the pool, in memory, on disk."""
+        """Numbers of cached prompt entries that came from the KV pool, from RAM and from disk."""
         resident = min(self.num_resident, self.num_prompt)
         restored = min(self.num_cached, self.num_prompt) - resident
         from_disk = min(restored, self.num_from_disk)
@@ -171,7 +171,7 @@ class Sequence:
 
     @property
     def num_uncached(self) -> int:
-        """Pending entries that really have to be computed."""
+        """Pending entries that must be computed because the tiers cannot restore them."""
         return len(self.entries) - max(self.num_computed, self.num_restorable)
 
 

@@ -1,4 +1,4 @@
-"""Which waiting sequence gets a slot next, and with how much of its prompt already there."""
+"""Admission: decides which waiting sequence gets a slot next, and which cached prefix it reuses. It plans no step."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from stoker.core.sequence import Sequence
 from stoker.core.tiering import Tiering
 
 LOOKAHEAD = 8
-"""Waiting sequences that are compared by what they could reuse."""
+"""Number of waiting sequences whose cached prefixes are compared."""
 MAX_PASSED_OVER = 8
-"""A sequence is passed over for shorter or better cached ones this often at most."""
+"""Maximum number of times that a sequence is passed over for shorter or better cached ones."""
 MIN_SHARED = 32
-"""Overtaking for a prefix, or waiting for one that is being computed, is worth it from this many entries."""
+"""Minimum length of a cached prefix for overtaking, or of a prefix that is worth waiting for, in entries."""
 MAX_PREFIX_WAITS = 1000
-"""A sequence is put off for a prefix that is being computed this often at most."""
+"""Maximum number of times that a sequence is postponed for a common prefix that is being computed."""
 
 Candidate: TypeAlias = tuple[Sequence, Reuse]
 
 
 class SlotAdmission:
-    """Admits by fairness and reuse, and only what has room *now*: the rest of its prompt, not its worst case."""
+    """Admits by fairness and prefix reuse, if there is room *now* for the rest of the prompt (not for the answer)."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class SlotAdmission:
         self._rotation = rotation
         self._max_running = max_running
         self._blocked: tuple[Sequence, int] | None = None
-        """The first sequence in line, known to have no place, and `num_changes` of the population at that time."""
+        """The first waiting sequence, if it did not fit, and `Population.num_changes` at that time."""
 
     def lacks_place(self, sequence: Sequence) -> bool:
-        """It could go on at once, were there room; waiting for a prefix is no lack."""
+        """Whether only room keeps the sequence from running, not a disk read or a prefix that is being computed."""
         if self._tiering.is_coming(sequence):
             return False
         reuse = self._find_reuse(sequence)
@@ -52,7 +52,7 @@ class SlotAdmission:
 
     @property
     def can_admit(self) -> bool:
-        """A sequence waits, and fewer run than may."""
+        """A sequence waits, and fewer than `max_running` sequences run."""
         return self._population.num_waiting > 0 and self._population.num_running < self._max_running
 
     def admit_next(self, prompts: Iterable[Sequence], budget: int) -> Sequence | None:
@@ -67,7 +67,7 @@ class SlotAdmission:
         line = self._population.candidates(LOOKAHEAD)
         if self._is_blocked(line[0]):
             return None
-        # Asked first: what arrives between the two questions must not be missed.
+        # Checked before the reuse: KV that arrives from disk between the two checks must not be missed.
         there = [s for s in line if not self._tiering.is_coming(s)]
         candidates = [(s, self._find_reuse(s)) for s in there]
         ready = [(s, reuse) for s, reuse in candidates if not self._puts_off(s, reuse)]
@@ -76,7 +76,7 @@ class SlotAdmission:
             return None
         sequence, reuse = choice
         if not self._has_place(sequence, reuse):
-            # Running sequences only grow, so nothing can change this for the first in line before one ends.
+            # Running sequences only grow, so the first in line cannot fit before one of them ends.
             self._blocked = (sequence, self._population.num_changes) if sequence is line[0] else None
             return None
         if sequence is not ready[0][0]:
@@ -93,12 +93,12 @@ class SlotAdmission:
     def _has_place(self, sequence: Sequence, reuse: Reuse) -> bool:
         if self._population.num_running >= self._max_running or not self._kv.has_slot(reuse):
             return False
-        # What the running ones need next is theirs, or they would soon preempt what was just admitted.
+        # Cells for the pending entries of running sequences stay reserved, or they would soon preempt this one.
         num_spoken_for = sum(other.num_pending for other in self._population.running.values())
         return self._kv.room_beside(reuse) >= len(sequence.entries) - reuse.length + num_spoken_for
 
     def _choose(self, ready: list[Candidate], prompts: Iterable[Sequence], budget: int) -> Candidate | None:
-        """The fairest that the budget reaches, or one that can reuse more, until the fairest was passed over enough."""
+        """The fairest candidate within the budget, or one with a much longer cached prefix, see `MAX_PASSED_OVER`."""
         if not ready or ready[0][0].num_passed_over >= MAX_PASSED_OVER:
             return ready[0] if ready else None
         served = [candidate for candidate in ready if self._is_reached(*candidate, prompts, budget)]
@@ -109,7 +109,7 @@ class SlotAdmission:
         return best if gain >= MIN_SHARED and self._has_place(*best) else served[0]
 
     def _find_reuse(self, sequence: Sequence) -> Reuse:
-        # The last entry is always computed again: its logits are where the answer begins.
+        # The last entry is always computed again: its logits give the first token of the answer.
         limit = len(sequence.entries) - 1
         if sequence.request.scores_prompt and sequence.num_scored < sequence.num_prompt:
             limit = min(limit, sequence.num_scored)
@@ -119,13 +119,13 @@ class SlotAdmission:
         num_restorable = self._tiering.restorable(sequence, reuse.length, limit)
         if num_restorable == 0:
             return reuse
-        # What comes from the tiers goes on where a portion begins.
+        # A restoration begins at the start of a portion.
         resident = self._tiering.start_of(reuse.length)
         front = self._kv.find_reuse(sequence.entries, resident, sequence.cache_key) if resident else NOTHING
         return replace(front, num_restorable=num_restorable) if front.length == resident else reuse
 
     def _awaits_prefix(self, sequence: Sequence, reuse: Reuse) -> bool:
-        """A running sequence is about to compute much of this one's prompt: better to take it from there."""
+        """Whether a running sequence will soon have computed a long common prefix, which this one can then reuse."""
         if not self._kv.can_copy or sequence.request.scores_prompt or sequence.num_prefix_waits >= MAX_PREFIX_WAITS:
             return False
         return any(
@@ -138,7 +138,7 @@ class SlotAdmission:
         )
 
     def _can_give(self, leader: Sequence, sequence: Sequence, least: int) -> bool:
-        """Whether a running sequence will hold at least so many entries of this one where this one can take them."""
+        """Whether `sequence` will be able to copy a prefix of at least `least` entries from the running `leader`."""
         if not self._kv.copies_whole:
             return _share(leader, sequence, least)
         return any(length >= least and _share(leader, sequence, length) for length in leader.checkpoints)
@@ -149,22 +149,22 @@ class SlotAdmission:
         return is_put_off
 
     def _is_reached(self, sequence: Sequence, reuse: Reuse, prompts: Iterable[Sequence], budget: int) -> bool:
-        """Whether a budget that goes to higher priorities, then shorter remainders, leaves something for this one."""
+        """Whether the prompt budget leaves tokens for this sequence after higher priorities and shorter prompts."""
         turn = (-sequence.request.priority, len(sequence.entries) - reuse.goal)
         beside = self._rotation.of(self._rotation.lane_of(sequence), prompts)
         return sum(p.num_uncached for p in beside if (-p.request.priority, p.num_uncached) <= turn) < budget
 
 
 def _min_shared(leader: Sequence, sequence: Sequence) -> int:
-    """Answers to one prompt wait for all of it: together they would compute it several times in the same step."""
+    """Within a group (several answers to one prompt), every common entry counts: the prompt is computed only once."""
     group = sequence.request.group
     return 1 if group and group == leader.request.group else MIN_SHARED
 
 
 def _share(leader: Sequence, sequence: Sequence, length: int) -> bool:
-    """Whether `sequence` could take `length` entries from `leader`, once they are computed."""
+    """Whether the first `length` entries of both sequences are equal, and `sequence` has more."""
     if length >= len(sequence.entries):
         return False
-    # The last few first: of prompts that only begin alike they tell at once.
+    # The last few first: they tell prompts apart that only begin alike.
     last = slice(max(0, length - MIN_SHARED), length)
     return leader.entries[last] == sequence.entries[last] and leader.entries[:length] == sequence.entries[:length]

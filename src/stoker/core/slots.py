@@ -15,14 +15,14 @@ from stoker.errors import InvalidInput, ResourceExhausted
 
 
 class Slots:
-    """One per scheduler, between whose steps it is asked.
+    """Operations of clients on the slots of one scheduler. Used between steps only.
 
     Args:
-        info: of the backend.
-        kv: the ledger of what slots hold.
-        tiering: told what is put into a slot from outside.
+        info: sizes of the backend.
+        kv: the KV cache with the slots.
+        tiering: notified of KV that is imported into a slot from outside.
         population: says which request runs in a slot; not changed here.
-        step_ids: the ids of batches, for one that computes nothing.
+        step_ids: gives the id of a batch that computes nothing.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Slots:
         self._step_ids = step_ids
 
     def states(self) -> list[SlotState]:
-        """What every slot holds now, in the order of their numbers."""
+        """The present state of every slot, in order of slot numbers."""
         return [self._state(slot, length) for slot, length in sorted(self._kv.lengths().items())]
 
     def erase(self, slot: int) -> int:
-        """Forgets what finished conversations left in a slot; returns how many tokens that were.
+        """Clears an idle slot; returns the number of tokens that it held.
 
         Raises:
             InvalidInput: there is no such slot, or a request runs in it.
@@ -68,10 +68,10 @@ class Slots:
         return tuple(entries), key.adapters
 
     def vacate_for(self, slot: int, entries: tuple[Entry, ...], key: bytes) -> Batch:
-        """Empties a slot, into which these entries are then to be imported; `adopt` ends it.
+        """Empties a slot; returns a batch that imports the KV of these entries into it. Call `adopt` after the import.
 
         Raises:
-            InvalidInput: there is no such slot, a request runs in it, or a sequence cannot be so long.
+            InvalidInput: there is no such slot, a request runs in it, or the entries are too many for a sequence.
             ResourceExhausted: running requests need the room.
         """
         self._check_idle(slot)
@@ -84,7 +84,7 @@ class Slots:
         return Batch(next(self._step_ids), (), self._kv.take_ops(), (Transfer(slot, 0, len(entries), key),))
 
     def adopt(self, slot: int, entries: tuple[Entry, ...], adapters: AdapterSet = ()) -> None:
-        """The slot of `vacate_for` is filled, with what was computed with these adapters."""
+        """Registers the slot of `vacate_for` once it is filled with KV that was computed with these adapters."""
         self._kv.adopt(slot, entries, CacheKey(adapters))
         self._tiering.adopt(slot, list(entries), adapters)
 

@@ -1,16 +1,16 @@
-"""How many entries are drafted for each sequence of a step of decodes: as many as make the most tokens a second.
+"""Speculative decoding: decides how many entries are drafted for each sequence, to maximize tokens per second.
 
 ```
-    drafted for a sequence   1st     2nd     3rd  …       a token more is expected with chance
-    comes out with chance    p       p·p     p·p·p        as it is written here
+    drafted entry            1st     2nd     3rd  …       the expected number of additional tokens is the sum
+    accepted with chance     p       p·p     p·p·p        of these probabilities
 ```
 
-A draft is computed with the last entry, in one chunk of several rows. Each row is sampled as it would be without, as
-long as the one before gave what was drafted: the answer is the same to the bit. What was drafted wrongly is cut off.
+A draft is computed together with the last entry, in one chunk with several rows of logits. Rows are sampled as usual as
+long as the row before gave the drafted token: the answer is the same to the bit. Rejected entries are cut off.
 
-The chance is learned, for each sequence and length of the match that led to the draft; what the rows cost is measured
-(`draft_times`). Drafts that would not pay, as in a step that already waits for arithmetic, are not made; nor are those
-for which another sequence, that has nothing to gain, would have to wait long.
+The chance p is learned for each sequence and each length of the match that led to the draft; the cost of the rows is
+measured (`draft_times`). Drafts that do not pay, such as in a step bound by arithmetic, are not made; nor are drafts
+that would slow down another sequence, which gains nothing, too much.
 Speculative decoding: arXiv:2211.17192.
 """
 
@@ -29,47 +29,47 @@ from stoker.core.model_drafts import ModelDrafts
 from stoker.core.sequence import Sequence
 
 MAX_DRAFTED = 64
-"""Drafted entries in one step, for all sequences together."""
+"""Maximum number of drafted entries in one step, for all sequences together."""
 _USUAL = (0.25, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.7)
-"""Chances after matches of 1 … `MAX_MATCH` entries, of what is certain, and of what a model drafts, before anything is
-known."""
+"""Initial acceptance probabilities: after matches of 1 … `MAX_MATCH` entries, of text forced by a grammar (`CERTAIN`),
+and of drafts by a model (`MODEL`)."""
 _GAIN, _SLOW_GAIN = 0.2, 0.02
-"""Part of a surprise that changes the chances of a sequence, and what the next ones begin with."""
+"""Learning rates of the probabilities of one sequence, and of those with which new sequences begin."""
 _LEAST_MODEL_GAIN, _FIRST_MODEL_GAIN = 0.05, 2
 """Learning rate for a draft model: at least the first value; otherwise 1 / (the second value + the outcomes seen). The
- first outcomes say much; later ones should not make the draft length oscillate."""
+first outcomes say much; later ones should not make the draft length oscillate."""
 _SLOWER = 2
 """Factor on the assumed number of outcomes where later sequences learn from them."""
 _SLOW_START = 2
-"""Entries that a model drafts at most for a sequence of which nothing has come out yet; then by two more for each."""
+"""Maximum draft length of a model for a sequence without accepted entries; it grows by two per accepted entry."""
 _WORTH_A_MODEL = 1.12
-"""Speed-up in tokens per second from which a draft model pays: its first wrong drafts should cost little."""
+"""Minimum speedup in tokens per second for drafts by a model: its first wrong drafts should cost little."""
 _NEIGHBOUR = 0.5
-"""How much less a match one longer or shorter learns from it."""
+"""Factor on the learning rate for each entry by which the match is longer or shorter than the observed one."""
 _FORGIVENESS, _MODEL_FORGIVENESS, _USUAL_FORGIVENESS = 0.01, 0.002, 0.0001
-"""Part of the way back to the usual chance, for each step in which nothing was drafted although it could have been.
-That of a model, whose drafts take time, is tried less often; what the next sequences begin with, still less."""
+"""Learning rates back to the initial probability in steps without drafts, so that drafts are tried again some time: for
+the last match, for a model (less often, since its drafts take time), and for what new sequences begin with."""
 _REST = 4
-"""For so many sequences a step passes until drafts are thought of again, if there were none: that takes time, too."""
+"""After a step without drafts, none are considered for one step per this number of sequences: that takes time, too."""
 _SICK_LEAVE = 1024
-"""Steps without drafts, after a step with drafts has failed."""
+"""Number of steps without drafts after a step with drafts has failed."""
 
 
 @dataclass(slots=True)
 class SourceCounts:
-    """What became of the drafts from one source, in entries."""
+    """Numbers of drafted and of accepted entries from one source of drafts."""
 
     num_drafted: int = 0
     num_accepted: int = 0
 
 
 class Speculation:
-    """Drafts for sequences that decode, and what became of them. One per scheduler.
+    """Drafts for decoding sequences, and the statistics of their acceptance. One instance per scheduler.
 
     Args:
-        most: entries to draft for one sequence in one step; 0 = none.
-        max_entries: of one step, drafted or not.
-        models: what a model drafts; None = all drafts come from the text and from what is certain.
+        most: maximum number of drafted entries per sequence and step; 0 = no drafts.
+        max_entries: maximum number of entries in a step, drafted or not.
+        models: the draft model; None = drafts come from the sequence's own text and from its grammar only.
     """
 
     def __init__(self, most: int, max_entries: int, models: ModelDrafts | None = None) -> None:
@@ -78,25 +78,25 @@ class Speculation:
         self._usual = list(_USUAL)
         self._times = DraftTimes()
         self._num_outcomes = 0
-        """Of what a model has drafted."""
+        """Number of entries drafted by the model whose acceptance is known."""
         self._num_resting = 0
-        """Steps in which nothing is to be drafted."""
+        """Number of further steps in which nothing is drafted."""
         self.models = models
         self.forget_counts()
 
     def begin_step(self) -> int:
-        """A step of decodes is to be planned. Returns how many entries one sequence may want; 0 = none are wanted."""
+        """Called before a decode step is planned. Returns the maximum draft length per sequence; 0 = no drafts now."""
         if self._num_resting > 0:
             self._num_resting -= 1
             return 0
         return self._most
 
     def drafts(self, sequences: Ordered[Sequence], room: int) -> list[list[Entry]] | None:
-        """What to compute behind the last entry of each sequence; None = nothing behind any.
+        """The drafted entries to compute after the last entry of each sequence; None = no drafts at all.
 
         Args:
-            sequences: each has one pending entry.
-            room: cells of the pool for the whole step.
+            sequences: sequences with one pending entry each.
+            room: free cells of the pool for the whole step.
         """
         num_sequences = len(sequences)
         room = min(MAX_DRAFTED, self._most * num_sequences, min(room, self._max_entries) - num_sequences)
@@ -115,20 +115,20 @@ class Speculation:
         return self._drafted(sequences, plan.counts)
 
     def forget_counts(self) -> None:
-        """Counts anew; what was learned stays."""
+        """Resets the counters; the learned probabilities stay."""
         self.num_drafts = self.num_drafted = self.num_accepted = 0
-        """Drafts, their entries, and those of them that came out."""
+        """Numbers of drafts, of their entries, and of the accepted entries."""
         self.by_source: dict[Source, SourceCounts] = {source: SourceCounts() for source in get_args(Source)}
 
     def has_failed(self) -> None:
-        """A step with drafts could not be computed, as when there was no memory for its rows."""
+        """Notes that a step with drafts failed, for example for lack of memory for its rows: drafts pause."""
         self._num_resting = _SICK_LEAVE
 
     def observe(self, sequence: Sequence, num_drafted: int, num_accepted: int, *, is_over: bool = False) -> None:
         """Learns how many of the drafted entries of a sequence were accepted.
 
         Args:
-            is_over: the sequence ended with them; otherwise the first entry after them, if any, was wrong.
+            is_over: the sequence ended with the accepted entries; otherwise the next drafted entry was wrong.
         """
         drafter = sequence.drafter
         if num_drafted == 0 or drafter is None:
@@ -144,19 +144,19 @@ class Speculation:
         self._learn(drafter, [1.0] * num_accepted + [0.0] * (num_accepted < num_drafted and not is_over))
 
     def observe_step(self, num_sequences: int, num_drafted: int, step_s: float) -> None:
-        """A step of decodes took so long."""
+        """Learns the duration of a decode step."""
         if self._most > 0 and step_s > 0:
             self._times.observe(num_sequences, num_drafted, step_s)
 
     def withdraw(self, sequence: Sequence, num_accepted: int) -> None:
-        """Takes back accepted entries that are not part of the answer: they follow its end."""
+        """Subtracts accepted entries after the end of the answer from the counters."""
         self.num_accepted -= num_accepted
         if sequence.drafter is not None:
             sequence.drafter.num_accepted -= num_accepted
             self.by_source[sequence.drafter.source].num_accepted -= num_accepted
 
     def _offers(self, index: int, sequence: Sequence) -> list[Offer]:
-        """What the text offers for a sequence."""
+        """The entries that the text of a sequence, or its grammar, offers as a draft."""
         if sequence.drafter is None:
             sequence.drafter = Drafter(sequence.entries, list(self._usual), sequence.guide)
         most = self._most_for(sequence)
@@ -177,9 +177,9 @@ class Speculation:
         seconds: list[float],
         plain: Plan,
     ) -> Plan:
-        """The better plan of `plain` and one in which the model drafts where it has better chances than the text.
+        """The better plan of `plain` and one with drafts by the model where they are more likely to be accepted.
 
-        A sequence of which the model has not seen enough yet is shown some of it instead.
+        If the model lacks too many entries of a sequence, it computes some of them instead.
         """
         least = _WORTH_A_MODEL * plain.rate
         pass_s = models.pass_s(len(sequences), seconds[0])
@@ -259,7 +259,7 @@ class Speculation:
             self._usual[-1] += max(_LEAST_MODEL_GAIN, slow_gain) * (outcome - self._usual[-1])
 
     def _forgive(self, sequences: Ordered[Sequence]) -> None:
-        """Chances that are too low for a draft would stay so for ever."""
+        """Raises probabilities a little, because a probability that is too low for drafts is never measured again."""
         for sequence in sequences:
             drafter = sequence.drafter
             if drafter is None:

@@ -1,12 +1,12 @@
-"""What a step takes, as a function of what is in it, learned from steps that were measured. It has no clock.
+"""Predicts the duration of a step from its content, learned online from measured steps. It has no clock.
 
 ```
-    seconds  ≈  passes · a  +  streams · b  +  prompt entries · c  +  positions they look back at · d
+    seconds  ≈  passes · a  +  streams · b  +  prompt entries · c  +  positions that they attend to · d
 ```
 
-Four unknown prices and one number per step: normalised least mean squares (Widrow and Hoff). Each step moves the prices
-along its own mixture only, so steps of one kind never spoil what was learned of another, and what was just seen is
-predicted well at once, whatever its parts are believed to cost.
+Each step gives one equation for the four unknown costs: normalized least mean squares (Widrow and Hoff). A step changes
+the costs in proportion to its own content only, so that steps of one kind do not spoil what was learned from another
+kind, and a step like the last one is predicted well at once.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from operator import mul
 from typing import NamedTuple, TypeAlias
 
 Shape: TypeAlias = tuple[float, float, float, float]
-"""What the parts cost relative to each other."""
+"""Relative costs a, b, c and d of the four terms."""
 
 ONE_PASS: Shape = (1.0, 0.05, 0.1, 0.1 / 4096)
-"""Before anything is known: roughly that of a CPU."""
+"""Initial relative costs if a step is one forward pass: roughly those of a CPU."""
 MANY_PASSES: Shape = (1.0, 0.5, 0.25, 0.1 / 4096)
-"""The same where prompts get passes of their own: roughly ONNX Runtime's."""
+"""Initial relative costs if each prompt needs its own forward pass: roughly those of ONNX Runtime."""
 _RATE_WEIGHT = 0.3
 """Share of the newest measurement in a `Rate`, a moving average."""
 _GAIN = 0.3
-"""Part of an error that is corrected at once."""
+"""Learning rate: fraction of a prediction error that is corrected at once."""
 _MAX_SURPRISE = 4.0
-"""A step that took longer than this times what was expected counts no more than that: something stood in its way."""
+"""Longer steps are counted as this multiple of the predicted duration: something else delayed them."""
 _LEAST = 1e-3
-"""No part is ever believed to cost less than this part of the dearest one's weight."""
+"""Minimum weight of a term, as a fraction of the largest weight."""
 
 
 class StepLoad(NamedTuple):
-    """What is in a step."""
+    """The content of a step."""
 
     num_streams: int = 0
-    """Sequences that get one token."""
+    """Number of entries of decodes."""
     num_prompt: int = 0
-    """Entries of prompts."""
+    """Number of prompt entries."""
     num_attended: int = 0
-    """Earlier positions that these look back at, added up over them."""
+    """Number of positions that the prompt entries attend to, summed over the entries."""
     num_passes: int = 1
-    """In which the backend computes it: more than one where prompts get one each."""
+    """Number of forward passes: more than one if each prompt needs its own."""
 
 
 class StepCost:
     """Predicts the seconds of a step.
 
     Args:
-        shape: what to believe before anything is known.
+        shape: the initial relative costs.
     """
 
     def __init__(self, shape: Shape = ONE_PASS) -> None:
         self._shape = shape
         self._weights: list[float] = []
-        """Seconds for each part of the shape; empty = nothing was measured."""
+        """Learned factors on the shape, in seconds; empty = nothing was measured yet."""
 
     @property
     def is_known(self) -> bool:
@@ -62,17 +62,17 @@ class StepCost:
 
     @property
     def pass_s(self) -> float:
-        """What one pass costs, whatever is in it."""
+        """Seconds per forward pass, besides the cost of its entries."""
         return self._weights[0] * self._shape[0]
 
     @property
     def entry_s(self) -> float:
-        """The price of one more prompt entry, at the beginning of a sequence."""
+        """Seconds per prompt entry at the beginning of a sequence."""
         return self._weights[2] * self._shape[2]
 
     @property
     def attended_s(self) -> float:
-        """The price of one position that an entry looks back at."""
+        """Seconds per position that a prompt entry attends to."""
         return self._weights[3] * self._shape[3]
 
     def predict(self, load: StepLoad) -> float:
@@ -108,17 +108,17 @@ class Rate:
         """None until something was measured."""
 
     def observe(self, num_entries: int, seconds: float) -> None:
-        """Learns that `num_entries` took so long. Nothing is learned from nothing."""
+        """Learns that `num_entries` entries took `seconds`. Ignored unless both are positive."""
         if num_entries < 1 or seconds <= 0:
             return
         entry_s = seconds / num_entries
         self.entry_s = entry_s if self.entry_s is None else self.entry_s + _RATE_WEIGHT * (entry_s - self.entry_s)
 
     def affordable(self, seconds: float, first_guess: int) -> int:
-        """How many entries fit into so many seconds."""
+        """Number of entries that fit into `seconds`; `first_guess` before the first measurement."""
         return first_guess if self.entry_s is None else int(seconds / self.entry_s)
 
     def fade(self) -> None:
-        """Becomes a little cheaper: what is never tried, because it was dear once, is tried again some time."""
+        """Lowers the cost a little, so that work that was too expensive once is tried again eventually."""
         if self.entry_s is not None:
             self.entry_s *= 0.95

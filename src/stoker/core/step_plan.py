@@ -1,6 +1,6 @@
-"""Fills one step: which running sequences take how many of its entries, and what comes out of the tiers meanwhile.
+"""Plans one step: how many entries each running sequence computes, and which KV is restored from the tiers.
 
-It begins and ends no sequence: `SlotAdmission` gives slots, and `Population` takes them.
+It does not start or end sequences: `SlotAdmission` picks those that get a slot, `Population` opens and closes slots.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from stoker.core.tiering import Tiering
 from stoker.core.token_budget import TokenBudget
 
 MAX_SCORED_LOGITS = 2**24
-"""Most logits of prompt entries in one step: every row is as wide as the vocabulary, and all of them are kept."""
+"""Maximum number of prompt logits in one step: each row has one per vocabulary entry, and all rows are kept."""
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step in the making."""
+    """A step that is being planned: chunks and imports by slot."""
 
     chunks: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
     imports: dict[int, list[Transfer]] = field(default_factory=dict[int, list[Transfer]])
     num_decodes: int = 0
     num_scored: int = 0
-    """Rows of logits that are not sampled from."""
+    """Rows of logits that score prompt entries."""
 
     @property
     def num_tokens(self) -> int:
         return sum(len(chunk.entries) for chunk in self.chunks.values())
 
     def __contains__(self, slot: object) -> bool:
-        """The slot has its part in this step."""
+        """Whether this step computes entries in the slot, or imports KV into it."""
         return slot in self.chunks or slot in self.imports
 
 
 class StepPlanner:
-    """Adds one lane after the other to a plan: decodes first, then prompts within the budget.
+    """Adds the work of one lane (set of adapters) after the other to a plan: decodes first, then prompts.
 
     Args:
-        info: of the backend.
-        kv: the ledger in which cells are promised.
-        population: the running sequences; sequences that are admitted during the planning are among them.
-        media: knows which rows of images are there. Nothing behind others is computed.
+        info: sizes and limits of the backend.
+        kv: its ledger sets the cells of this step aside.
+        population: the running sequences, including those that are admitted during the planning.
+        media: knows which image rows have arrived. Entries after missing rows cannot be computed yet.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class StepPlanner:
         self._population = population
         self._media = media
         self._owed = 0
-        """Entries that the oldest prompt should have had in earlier steps, and that were too few for a chunk."""
+        """The oldest prompt's share of earlier steps, in entries, that was too small for a chunk."""
 
     def fill(self, plan: StepPlan, lane: Lane) -> None:
-        """Adds what this lane has to compute, and whatever is to be restored."""
+        """Adds the decodes and prompts of this lane, and the KV imports of all lanes."""
         ready = [s for s in self._rotation.of(lane, self._population.running.values()) if s.num_pending == 1]
         self._plan_decodes(plan, [sequence for sequence in ready if sequence.num_completion])
         self._plan_prompts(plan, lane, [sequence for sequence in ready if not sequence.num_completion])
 
     def _plan_decodes(self, plan: StepPlan, decodes: list[Sequence]) -> None:
-        # Asked for all at once: nearly always they have it.
+        # One check for all decodes: nearly always there is room for all of them.
         has_room = self._kv.make_room(len(decodes)) >= len(decodes)
         for sequence in sorted(decodes, key=RANK):
-            # Who came before may have taken its slot.
+            # A sequence of higher rank may have preempted this one.
             if sequence.slot is not None and self._plan_chunk(plan, sequence, 1, has_room=has_room):
                 plan.num_decodes += 1
 
@@ -110,21 +110,21 @@ class StepPlanner:
 
         while (admitted := self._admission.admit_next(prompts, num_tokens())) is not None:
             prompts.append(admitted)
-        # Who had to make way for a decode may be back already, and is among the prompts then.
+        # A sequence that was preempted for a decode may have been admitted again: then it is among the prompts.
         ends = [sequence for sequence in ends if sequence not in prompts]
         seconds = self._budget.limit_s(num_decodes, has_others=has_streams, num_sharing=num_sharing)
         self._plan_imports(plan, prompts, seconds)
         if plan.imports and not plan.num_decodes and not any(_is_behind(plan, sequence) for sequence in prompts):
-            return  # what they would compute now is published when all is restored: then better with the restored ones
+            return  # results would wait for the imports anyway: the next step computes all prompts together
         self._plan_decodes(plan, ends)
         beside = [s for s in self._rotation.of(lane, prompts) if not s.is_restoring and self._media.can_go_on(s)]
         shares = self._shares(beside, num_tokens(), self._info.max_batch_tokens - plan.num_decodes)
         for sequence, share in sorted(shares, key=_begins_whole):
-            if sequence.slot is not None:  # what is seen whole may have taken more than its share
+            if sequence.slot is not None:  # an image with bidirectional attention may take more than its share
                 self._plan_chunk(plan, sequence, min(share, self._info.max_batch_tokens - plan.num_tokens))
 
     def _shares(self, prompts: list[Sequence], budget: int, most: int) -> list[tuple[Sequence, int]]:
-        """See `share_budget`. What is owed to the oldest is saved up until it is worth a chunk."""
+        """See `share_budget`. The oldest prompt's share is saved up over steps until it is worth a chunk."""
         if budget == 0:
             return []
         least = min(self._budget.least_chunk, budget)
@@ -139,7 +139,7 @@ class StepPlanner:
                 left -= self._plan_import(plan, sequence, left)
 
     def _plan_import(self, plan: StepPlan, sequence: Sequence, num_entries: int) -> int:
-        """Gives a sequence about so many entries out of the tiers; if that is impossible now, it is computed."""
+        """Plans to restore about `num_entries` entries; returns their number. If none can be, they are computed."""
         assert sequence.slot is not None
         start = sequence.num_computed
         transfers = self._tiering.imports(sequence, num_entries)
@@ -187,7 +187,7 @@ class StepPlanner:
         return num_tokens
 
     def _next_stop(self, sequence: Sequence) -> int | None:
-        """Where a chunk of a sequence has to end, because something is kept there. Keeps what is to be kept here."""
+        """The length at which the next chunk must end, for a checkpoint or an export; leaves a checkpoint due now."""
         for_tiers = self._tiering.next_stop(sequence)
         if not sequence.checkpoints:
             return for_tiers
@@ -198,7 +198,7 @@ class StepPlanner:
         return min((stop for stop in (for_tiers, *left[:1]) if stop is not None), default=None)
 
     def _fit_to_spans(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> int:
-        """No entry behind rows that are not there; and what is seen whole is taken to its end, or not begun."""
+        """Limits a chunk to entries before missing image rows. A bidirectional span is computed whole, or not begun."""
         start = sequence.num_computed
         num_tokens = max(0, min(num_tokens, self._media.limit(sequence) - start))
         whole = _cut_by(sequence, start + num_tokens) if num_tokens else None
@@ -208,13 +208,13 @@ class StepPlanner:
         return whole.end - start if fits else max(0, whole.start - start)
 
     def _num_scorable(self, plan: StepPlan, sequence: Sequence) -> int:
-        """Entries that this step may take without giving away more rows than `MAX_SCORED_LOGITS` allows."""
+        """Maximum number of entries in a chunk that keeps the step within `MAX_SCORED_LOGITS`."""
         num_rows = max(1, MAX_SCORED_LOGITS // self._info.vocab_size) - plan.num_scored
         return max(0, num_rows) + max(0, sequence.num_scored - sequence.num_computed)
 
     def _room_for(self, plan: StepPlan, sequence: Sequence, num_cells: int, *, least: int = 1) -> int:
-        """Free cells for a sequence: evicts what is retained, then preempts running sequences that rank below it, until
-        there are at least so many.
+        """Number of free cells. To get `least` of them, evicts retained KV, then preempts running sequences of a lower
+        rank than this one; the result is smaller than `least` if that is not enough.
         """
         while (room := self._kv.make_room(num_cells)) < least:
             if not self._population.make_way(sequence, spared=plan):
@@ -225,17 +225,17 @@ class StepPlanner:
 def share_budget(
     prompts: list[Sequence], budget: int, *, for_oldest: int | None = None, least: int = 1, most: int | None = None
 ) -> list[tuple[Sequence, int]]:
-    """Divides a step's prompt tokens: shortest remainder first, but a quarter always goes to the oldest.
+    """Divides a step's prompt tokens: shortest remaining prompt first, but a quarter always goes to the oldest.
 
-    Shortest first keeps the mean time to the first token low; the quarter keeps a long prompt from starving.
+    Shortest first keeps the mean time to first token (TTFT) low; the quarter keeps a long prompt from starving.
 
     Args:
-        prompts: sequences that may take part.
+        prompts: sequences with prompt entries to compute.
         budget: tokens to divide.
         for_oldest: tokens for the oldest prompt instead of the quarter.
-        least: only the first prompt, or the end of a prompt, gets less; and what would be left of a prompt is
-            taken along, up to a quarter of this.
-        most: tokens to give away at all; None = the budget.
+        least: minimum share, except for the first prompt and for the end of a prompt. If a share would leave at most
+            a quarter of this, the rest of the prompt is computed, too.
+        most: upper bound on the sum of the shares; None = the budget.
     """
     if not prompts:
         return []
@@ -259,21 +259,21 @@ def share_budget(
 
 
 def _is_behind(plan: StepPlan, sequence: Sequence) -> bool:
-    """After this step, some of a sequence is still to be restored."""
+    """Whether entries of a sequence remain to be restored after this step."""
     if sequence.slot is None:
-        return False  # it had to make way meanwhile
+        return False  # it was preempted meanwhile
     transfers = plan.imports.get(sequence.slot)
     return (transfers[-1].end if transfers else sequence.num_computed) < sequence.num_restorable
 
 
 def _cut_by(sequence: Sequence, end: int) -> PlacedSpan | None:
-    """The span that is seen whole, and that a chunk with this end would cut."""
+    """The span with bidirectional attention (`Span.is_whole`) that a chunk with this end would cut."""
     spans = sequence.request.spans
     return next((placed for placed in spans if placed.span.is_whole and placed.start < end < placed.end), None)
 
 
 def _whole_within(sequence: Sequence, end: int) -> PlacedSpan | None:
-    """The first span that is seen whole, of which a chunk with this end has a part."""
+    """The first span with bidirectional attention that overlaps a chunk with this end."""
     spans, start = sequence.request.spans, sequence.num_computed
     return next(
         (placed for placed in spans if placed.span.is_whole and placed.start < end and placed.end > start), None
@@ -281,17 +281,17 @@ def _whole_within(sequence: Sequence, end: int) -> PlacedSpan | None:
 
 
 def _before_whole(sequence: Sequence, num_tokens: int) -> int:
-    """At most so many of its next entries, without a part of what is seen whole."""
+    """The largest chunk of at most `num_tokens` entries that does not cut a span with bidirectional attention."""
     whole = _cut_by(sequence, sequence.num_computed + num_tokens)
     return num_tokens if whole is None else max(0, whole.start - sequence.num_computed)
 
 
 def _begins_whole(share: tuple[Sequence, int]) -> int:
-    """Sorts first those who may need more than their share, the oldest before others; a step has room for few."""
+    """Sort key: first the shares that end within a bidirectional span, oldest first, since they may need more room."""
     sequence, num_tokens = share
     return sys.maxsize if _cut_by(sequence, sequence.num_computed + num_tokens) is None else sequence.arrival
 
 
 def _is_scoring(sequence: Sequence) -> bool:
-    """Rows of its prompt are still to be given away."""
+    """Whether logits of prompt entries have still to be delivered."""
     return sequence.request.scores_prompt and sequence.num_scored < sequence.num_prompt

@@ -1,8 +1,8 @@
-"""Decides which KV is exported to the tiers and which is imported; the engine moves it, the tiers keep it.
+"""Decides which KV is exported to the tiers (RAM, disk) and which is imported. The engine moves it, the tiers keep it.
 
-KV is exported soon after it is computed, and not when its cells are needed: an eviction then costs nothing, and a
-process that is killed has lost little. While requests compute, and no KV must be evicted soon, exports get a small part
-of the time; the rest is exported when the engine is idle. An export costs about a hundredth of a prefill (docs/lab).
+KV is exported soon after it is computed, and not only when its cells are needed: an eviction then costs nothing, and a
+killed process loses little. While requests compute and no KV must be evicted soon, exports get a small part of the
+time; the rest is exported while the engine is idle. An export costs about a hundredth of a prefill (docs/lab).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from stoker.core.tiers import Tiers
 from stoker.core.token_budget import TokenBudget
 
 _FIRST_GUESS = 32 * BLOCK_ENTRIES
-"""Entries moved in one step before anything was measured."""
+"""Number of entries to move in one step before any transfer was measured."""
 _EXPORT_SHARE = 0.02
 """Fraction of step time for exports that could wait until the engine is idle."""
 _MAX_CREDIT_S = 0.01
 
 
 class Tiering:
-    """One per scheduler. Without tiers, or with a backend that cannot export, it finds and gives nothing.
+    """Exports and imports of one scheduler. Without tiers, or with a backend that cannot export, there are none.
 
     Args:
-        budget: knows what computing costs; restoring has to cost less.
+        budget: knows the cost of computing a token; KV is restored only if that is cheaper.
     """
 
     def __init__(self, info: ModelInfo, kv: KVCache, budget: TokenBudget, tiers: Tiers | None) -> None:
@@ -42,13 +42,13 @@ class Tiering:
         if self._tiers is not None:
             self._portions = _portions(self._tiers, info)
         self._retained: dict[int, Chain] = {}
-        """Portions by slot. Entries of slots released since are stale, and never looked up."""
+        """Keys of the KV in each retained slot. Items of slots that were reused since are stale, and never read."""
         self._imports, self._exports = Rate(), Rate()
         self._credit_s = 0.0
-        """Seconds saved up for exports that could wait, while requests compute."""
+        """Time, in seconds, that may be spent on exports that are not urgent while requests compute."""
 
     def open(self, sequence: Sequence) -> None:
-        """Registers a new request: names its entries, and starts reading those on disk into memory."""
+        """Registers a new request: computes the keys of its KV, and starts reading blocks from disk into RAM."""
         request = sequence.request
         if self._portions is None or self._tiers is None or not request.cache_prompt:
             return
@@ -69,7 +69,7 @@ class Tiering:
             sequence.num_from_disk = min(length - resident, BLOCK_ENTRIES * len(missing) if is_cut else length)
 
     def is_coming(self, sequence: Sequence) -> bool:
-        """Some of what it needs is on its way from the disk."""
+        """KV of the sequence is still being read from disk."""
         if not sequence.fetched_keys or self._tiers is None:
             return False
         if not self._tiers.is_coming(sequence.fetched_keys):
@@ -77,19 +77,19 @@ class Tiering:
         return bool(sequence.fetched_keys)
 
     def restorable(self, sequence: Sequence, resident: int, limit: int) -> int:
-        """How long a prefix the tiers can give at once, if that is more than `resident` and pays; else 0."""
+        """Length of the prefix in RAM; 0 if it exceeds `resident` by less than a block, or computing is cheaper."""
         if sequence.chain is None or self._portions is None:
             return 0
         length = self._portions.ready(sequence.chain, limit)
         return length if length >= resident + BLOCK_ENTRIES and self._is_worth(self._imports.entry_s) else 0
 
     def start_of(self, resident: int) -> int:
-        """How much of a resident prefix can stay in front of what is restored."""
+        """Length of the resident prefix that a restoration keeps: it continues at the start of a portion."""
         assert self._portions is not None
         return self._portions.start_of(resident)
 
     def imports(self, sequence: Sequence, max_entries: int) -> list[Transfer]:
-        """The next portions for a sequence that is being restored: up to `max_entries`, but one if there is any."""
+        """The next imports for a sequence: up to `max_entries` entries, but at least one portion if there is any."""
         assert sequence.chain is not None
         assert sequence.slot is not None
         assert self._portions is not None
@@ -107,18 +107,18 @@ class Tiering:
         return self._portions is not None and self._portions.restores_whole
 
     def num_importable(self, seconds: float) -> int:
-        """Entries that can be restored in so long."""
+        """Number of entries that can be restored in `seconds`; at least one block."""
         return max(BLOCK_ENTRIES, self._imports.affordable(seconds, _FIRST_GUESS))
 
     def next_stop(self, sequence: Sequence) -> int | None:
-        """The length at which a running sequence has to stop, so that its state can be exported."""
+        """The next length at which a chunk of a running sequence must end, so that its state can be exported."""
         if sequence.chain is None or self._portions is None:
             return None
         return self._portions.next_stop(sequence.chain, sequence.num_computed)
 
     def retain(self, slot: int, sequence: Sequence) -> None:
-        """A slot is left behind with the computed entries of a sequence."""
-        self._retained.pop(slot, None)  # what was in it before is not what is in it now
+        """Registers a slot that becomes retained with the computed entries of a sequence."""
+        self._retained.pop(slot, None)  # it described the former content
         if sequence.chain is not None and self._portions is not None and sequence.num_computed:
             entries = sequence.entries[: sequence.num_computed]
             self._retained[slot] = self._portions.retain(sequence.chain, entries)
@@ -130,7 +130,7 @@ class Tiering:
             self._retained[slot] = self._portions.retain(Chain(root_key(adapters)), entries)
 
     def may_export(self, *, is_busy: bool) -> bool:
-        """Something could be due, and `exports` have not used up their share of the time."""
+        """Whether `exports` may return something: KV may be due, and exports have not used up their share of time."""
         if self._portions is None or self._tiers is None:
             return False
         if self._portions.exports_while_running:
@@ -140,13 +140,14 @@ class Tiering:
         return self._is_pressing
 
     def earn(self, step_s: float) -> None:
-        """A step took so long: a small part of that may be spent on exports for which there is no hurry."""
+        """Adds a small part of a step's duration to the time for exports that are not urgent."""
         self._credit_s = min(self._credit_s + _EXPORT_SHARE * step_s, _MAX_CREDIT_S)
 
     def exports(self, running: Iterable[Sequence], seconds: float, *, is_busy: bool = False) -> list[Transfer]:
-        """Exports to run between two steps: about `seconds` of them, at least one portion if any is due.
+        """The exports to run before the next step: about `seconds` of them, at least one portion if any is due.
 
-        Empty if requests are computing, no KV must be evicted soon, and exports have used up their share of the time.
+        If requests are computing, no KV must be evicted soon, and exports have used up their share of the time, only
+        states that exist at the present length alone are exported.
         """
         if self._portions is None:
             return []
@@ -167,7 +168,7 @@ class Tiering:
         self._credit_s = max(self._credit_s - seconds, -_MAX_CREDIT_S)
 
     def _due_now(self, running: Iterable[Sequence]) -> Iterator[Transfer]:
-        """What is there in this moment only."""
+        """Exports of recurrent states, which a slot holds only at its present length."""
         assert self._portions is not None
         for sequence in running:
             if sequence.chain is not None and sequence.slot is not None:
@@ -188,22 +189,22 @@ class Tiering:
         assert self._portions is not None
         for slot in self._left() if self._is_pressing else ():
             yield from self._portions.exports(slot, self._retained[slot], self._kv.tree.length(slot))
-            del self._retained[slot]  # nothing is added to what is left there
+            del self._retained[slot]  # a retained slot does not grow
 
     def _left(self) -> list[int]:
-        """Slots of which something may be due. A checkpoint's entries are exported as those of who has left it."""
+        """Retained slots with KV that may be due. KV of checkpoints is exported from the sequences that left them."""
         return [
             slot for slot in self._kv.retained if slot in self._retained and not self._kv.retained.is_checkpoint(slot)
         ]
 
     @property
     def _is_pressing(self) -> bool:
-        """Something may have to leave soon; or leaving is not the only way to lose it."""
+        """KV should be exported now: it may be evicted soon, or a disk protects it against the end of the process."""
         assert self._tiers is not None
         return self._tiers.is_durable or self._kv.is_half_full
 
     def _is_worth(self, entry_s: float | None) -> bool:
-        """Whether entries at this price are cheaper than computed ones. What is not known is tried."""
+        """Whether restoring, at `entry_s` seconds per entry, is cheaper than computing; True if a cost is unknown."""
         if entry_s is None or self._budget.token_s is None or entry_s < self._budget.token_s:
             return True
         self._imports.fade()
@@ -217,7 +218,7 @@ def _portions(tiers: Tiers, info: ModelInfo) -> Portions:
 
 
 def _first(transfers: Iterable[Transfer], max_entries: int) -> list[Transfer]:
-    """The first transfers that hold `max_entries` together, or all. Never takes one too many out of the iterator."""
+    """The first transfers with `max_entries` entries in total, or all. Takes no further transfer from the iterator."""
     found: list[Transfer] = []
     num_entries = 0
     for transfer in transfers:

@@ -1,4 +1,4 @@
-"""What the core asks of the places where KV lives outside the backend; it never sees a byte of it."""
+"""The scheduler's interface to the tiers (RAM, disk) that keep KV outside the backend. It sees keys, but no KV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 KVBytes: TypeAlias = bytes | memoryview
-"""Exported KV: immutable, and opaque to all but the backend that made it."""
+"""Exported KV: immutable, and opaque to all parts except the backend that made it."""
 
 TakeMemory: TypeAlias = Callable[[int], memoryview]
 """Returns the given number of writable bytes with arbitrary content."""
@@ -18,33 +18,33 @@ def new_memory(num_bytes: int) -> memoryview:
 
 
 class Tiers(Protocol):
-    """Memory and disk behind the KV pool. No method waits for anything."""
+    """Blocks of exported KV by key, in RAM and on disk. No method waits."""
 
     @property
     def is_durable(self) -> bool:
-        """What they take outlives the process: it is worth giving them everything, at once."""
+        """Exported KV survives the end of the process, so that it is worth exporting everything soon."""
         ...
 
     def holds(self, key: bytes) -> bool:
-        """It is in memory or on disk: giving it once more would be waste."""
+        """The block is in RAM or on disk, and need not be exported again."""
         ...
 
     def is_ready(self, key: bytes) -> bool:
-        """It is in memory, and can go into a slot now."""
+        """The block is in RAM, and can be imported into a slot now."""
         ...
 
     def read_s(self, keys: Sequence[bytes]) -> float:
-        """About how long it would take to bring these from disk into memory; 0 = not known yet."""
+        """Estimated time to read these blocks from disk into RAM, in seconds; 0 = not known yet."""
         ...
 
     def fetch(self, keys: Sequence[bytes]) -> None:
-        """Begins to bring into memory those that are on disk."""
+        """Starts reading into RAM those of these blocks that are on disk."""
         ...
 
     def is_coming(self, keys: Iterable[bytes]) -> bool:
-        """Some of them are being brought into memory. Ends by itself: with the last of them, or when it takes long."""
+        """Some of these blocks are being read into RAM. Becomes false with the last one, or when reading takes long."""
         ...
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        """Marks the keys as just used: they are evicted last."""
+        """Marks the blocks as just used: they are evicted last."""
         ...

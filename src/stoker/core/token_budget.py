@@ -1,4 +1,4 @@
-"""How many prompt tokens one step may take, learned from how long steps really take. It has no clock."""
+"""Chunked prefill: decides how many prompt tokens a step may compute, from measured step times. It has no clock."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from math import sqrt
 from stoker.core.step_cost import MANY_PASSES, ONE_PASS, StepCost, StepLoad
 
 MIN_CHUNK = 8
-"""A prompt always advances by this much, however slow the machine."""
+"""Minimum number of prompt tokens in a step, however slow the machine is."""
 SLOWDOWN = 2.8
-"""Prompts may make the steps of running streams this much longer than they are without: what people see of a stream
-is its longest gap, and with this one prompts still get more than half of the time. Single steps take longer than was
-expected, and what lies between two steps is not ours: it leaves room for a longest gap of four times the usual one."""
+"""Maximum factor by which prompts lengthen the steps of running streams. Users notice the longest gap between two
+tokens; with this factor, prompts still get more than half of the time. Some steps take longer than predicted, and time
+passes between two steps: the factor leaves room for a longest gap of four times the usual one."""
 _LEAST_SHARE = 1 / 3
-"""Part of the time that prompts get also where streams alone take as long as a step should."""
+"""Fraction of the time that prompts get even if decodes alone take as long as a step should."""
 _UNSEEN_S = 0.01
-"""Steps this short need not be any shorter."""
+"""Steps that take at most this many seconds need not become shorter."""
 _FIRST_GUESS = 128
 _WORTH_A_PASS = 16
-"""Where each chunk takes a pass of its own, its entries should cost so many times what the pass does."""
+"""If each chunk needs its own forward pass: minimum cost of a chunk's entries, as a multiple of the pass's own cost."""
 _MAX_OBSERVED = 32
 
 
 class TokenBudget:
-    """Bounds a step's duration by bounding its prompt tokens.
+    """Bounds the duration of a step by its number of prompt tokens. One instance per scheduler.
 
-    While streams run, a step should last at most `SLOWDOWN` times as long as it would without prompts, and at most
-    `target_step_s`; without any, `idle_step_s` (no stream waits for a token then, but an abort still has to be
-    noticed). Where a prompt's chunk takes a pass of its own, a step lasts long enough for one that is worth it.
+    While streams run, a step should take at most `SLOWDOWN` times as long as without prompts, and at most
+    `target_step_s`. Without streams, the limit is `idle_step_s`, so that an abort is noticed in time. If each prompt
+    chunk needs its own forward pass, a step is long enough for one chunk of `least_chunk` entries.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class TokenBudget:
         self._idle_step_s = idle_step_s
         self._cost = StepCost(MANY_PASSES if pass_per_prompt else ONE_PASS)
         self._observed: list[tuple[int, int, int, int, float]] = []
-        """Steps not learned from yet: the cost is not needed while decoding goes on, and learning in bulk is faster."""
+        """Steps from which nothing was learned yet: decodes alone need no prediction, and learning in bulk is fast."""
 
     @property
     def token_s(self) -> float | None:
-        """What one prompt token costs, in seconds, where little is before it; None = not known yet."""
+        """Seconds per prompt token at the beginning of a sequence; None = not known yet."""
         return self._learned.entry_s if self._learned.is_known else None
 
     @property
     def least_chunk(self) -> int:
-        """Entries of a prompt that are worth their place in a step, if there are so many."""
+        """Minimum size of a prompt chunk, in entries, unless the rest of the prompt is shorter."""
         if not (self._pass_per_prompt and self._learned.is_known):
             return 1
         return max(MIN_CHUNK, int(_WORTH_A_PASS * self._learned.pass_s / self._learned.entry_s))
@@ -63,14 +63,14 @@ class TokenBudget:
     def observe(
         self, num_tokens: int, step_s: float, *, num_decodes: int = 0, num_attended: int = 0, num_prompts: int = 1
     ) -> None:
-        """Learns from a finished step. A few tokens of a prompt on their own say nothing, and are ignored.
+        """Learns from a finished step. Steps with fewer than `MIN_CHUNK` prompt tokens and no decode are ignored.
 
         Args:
-            num_tokens: of prompts.
-            step_s: how long the step took.
-            num_decodes: sequences that got a token besides.
-            num_attended: positions that the prompts' tokens looked back at, added up over them.
-            num_prompts: which the tokens are of.
+            num_tokens: prompt tokens in the step.
+            step_s: duration of the step.
+            num_decodes: entries of decodes in the step, drafts included.
+            num_attended: positions that the prompt tokens attended to, summed over the tokens.
+            num_prompts: number of prompts with tokens in the step.
         """
         if step_s > 0 and (num_decodes or num_tokens >= MIN_CHUNK):
             self._observed.append((num_decodes, num_tokens, num_attended, num_prompts, step_s))
@@ -90,7 +90,7 @@ class TokenBudget:
         self._observed.clear()
 
     def limit_s(self, num_decodes: int, *, has_others: bool = False, num_sharing: int = 1) -> float:
-        """How long a step may take that decodes `num_decodes` sequences. Arguments as of `prompt_tokens`."""
+        """Maximum duration of a step that decodes `num_decodes` sequences. For the arguments, see `prompt_tokens`."""
         if not (num_decodes or has_others):
             return self._idle_step_s
         if not self._learned.is_known:
@@ -107,13 +107,13 @@ class TokenBudget:
         num_sharing: int = 1,
         position: int = 0,
     ) -> int:
-        """Prompt tokens for a step that also decodes `num_decodes` sequences.
+        """Number of prompt tokens for a step that also decodes `num_decodes` sequences.
 
         Args:
-            num_decodes: sequences that get a token of this step.
-            has_others: streams run that get theirs of a later step.
-            num_sharing: so many steps in turn, each with prompts of its own, must not take longer than one.
-            position: how much of its sequence lies before the prompt that is furthest on.
+            num_decodes: sequences that get a token from this step.
+            has_others: other streams run, which get their tokens from later steps.
+            num_sharing: number of lanes with prompts, whose steps alternate and share the time of one step.
+            position: largest number of entries before a prompt's next entry: attention to them takes time.
         """
         affordable = _FIRST_GUESS
         if self._learned.is_known:
@@ -126,11 +126,11 @@ class TokenBudget:
         return min(max(affordable, MIN_CHUNK), max(self._max_tokens - num_decodes, 0))
 
     def _num_passes(self, num_decodes: int, num_prompts: int) -> int:
-        """Streams are computed together, with the prompts or without."""
+        """All decodes share a pass; each prompt needs its own if `pass_per_prompt`, else all share the same pass."""
         return num_prompts + (num_decodes > 0) if self._pass_per_prompt else 1
 
     def _tiled(self, num_rows: int) -> int:
-        """Whole tiles, where that is at most a quarter of a tile away or there is more than one of them anyway."""
+        """Rounds to whole tiles, if that changes at most a quarter of a tile or at least two tiles remain."""
         tile = self._tile_rows
         beyond = num_rows % tile
         if 4 * beyond >= 3 * tile:
@@ -138,7 +138,7 @@ class TokenBudget:
         return num_rows - beyond if num_rows >= 2 * tile or tile <= num_rows <= tile + tile // 4 else num_rows
 
     def _num_affordable(self, seconds: float, position: int) -> int:
-        """The root of `n · price at position + n²/2 · price of looking back = seconds`."""
+        """The n with `n · cost of a token at position + n²/2 · cost of attending to a position = seconds`."""
         price = self._learned.entry_s + position * self._learned.attended_s
         root = sqrt(price * price + 2 * self._learned.attended_s * max(seconds, 0.0))
         return int(2 * max(seconds, 0.0) / (price + root))

@@ -1,4 +1,4 @@
-"""Who waits, and whose turn is next: by priority, then fairly between client keys, then in order of arrival."""
+"""The queue of waiting sequences: by priority, then fairly between client keys, then by arrival. It has no slots."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from itertools import islice
 from stoker.core.sequence import Sequence
 
 MAX_ACCOUNTS = 2048
-"""Clients whose tokens are counted, unless more are waiting or running."""
+"""Maximum number of clients whose tokens are counted, unless more are waiting or running."""
 
 
 class WaitingQueue:
-    """Sequences without a slot.
+    """The waiting sequences of one scheduler or embedder.
 
-    Fairness is by tokens: the client whose sequences were given the fewest tokens comes first. A client that had
-    nothing waiting comes back at least level with those that have, so a claim cannot be saved up by staying idle, and
-    with its own account, so a debt cannot be lost by leaving for a moment. The idea is the virtual token counter of
+    Fairness is by tokens: the client for which the fewest tokens were computed comes first. If a client comes back, its
+    count is raised to the smallest of the waiting clients, so that it gains nothing by having been idle; a larger count
+    is kept, so that it gains nothing by leaving for a moment. The idea is the virtual token counter (VTC) of
     "Fairness in Serving Large Language Models", arXiv:2401.00588.
     """
 
@@ -26,7 +26,7 @@ class WaitingQueue:
         self._clients: dict[int, dict[str, deque[Sequence]]] = {}
         self._served: dict[str, int] = {}
         self._last_account = 0
-        """What the client whose turn it was last had been given by then."""
+        """Token count of the client whose turn was last, at that time."""
         self._len = 0
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class WaitingQueue:
         self._len += 1
 
     def push_front(self, sequence: Sequence) -> None:
-        """Puts a preempted sequence before everything else of its client."""
+        """Adds a preempted or resumed sequence before all others of its client."""
         self._queue_of(sequence).appendleft(sequence)
         self._len += 1
 
@@ -64,11 +64,11 @@ class WaitingQueue:
         self._len -= 1
 
     def charge(self, client_key: str, num_tokens: int) -> None:
-        """Notes that a client was given this many tokens of a step."""
+        """Adds tokens that a step computes for a client to its count."""
         self._served[client_key] = self._served.get(client_key, 0) + num_tokens
 
     def forget_idle(self, active_clients: set[str]) -> None:
-        """Drops accounts of clients that neither wait nor run, those given least first, so that they do not pile up."""
+        """Bounds the number of counts: drops those of clients that neither wait nor run, smallest counts first."""
         if not active_clients and not self._len:
             self._served.clear()
             self._last_account = 0

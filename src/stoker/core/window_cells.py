@@ -1,4 +1,4 @@
-"""Counts the cells of the pool for layers that see only a window. It knows no slot's owner, and frees nothing.
+"""Counts the cells of the pool for layers with sliding window attention. It knows no sequences, and frees nothing.
 
 ```
     slot 0   [ ………………………… | reach ]        Shared entries are counted once. Counting walks over the whole tree: it is
@@ -13,46 +13,46 @@ from stoker.core.prefix_tree import PrefixTree
 
 
 class WindowCells:
-    """Cells held + cells promised never exceed the capacity.
+    """Counts of window cells, owned by the `Ledger`. Held and promised cells together never exceed the capacity.
 
     Args:
-        pool: its sizes.
-        tree: what the slots hold.
+        pool: sizes of the pool.
+        tree: the entries of all slots.
     """
 
     def __init__(self, pool: WindowPool, tree: PrefixTree) -> None:
         self.capacity, self.reach = pool.capacity, pool.reach
         self._tree = tree
         self._at_most = 0
-        """No more are held: what the last count found, and what was added since."""
+        """Upper bound on the held cells: the result of the last count, plus the entries added since."""
         self.num_promised = 0
 
     @property
     def held(self) -> int:
-        """Cells that slots hold, counted now."""
+        """Number of cells that slots hold. Walks over the whole tree."""
         self._at_most = self._tree.num_within(self.reach)
         return self._at_most
 
     @property
     def is_half_full(self) -> bool:
-        """Half of the cells may be in use."""
+        """At least half of the cells may be in use, by the upper bound."""
         return 2 * (self._at_most + self.num_promised) >= self.capacity
 
     def have_room(self, num_cells: int) -> bool:
-        """At least this number of cells is free."""
+        """Whether at least this number of cells is free; counts exactly only if the upper bound leaves it open."""
         room = self.capacity - self.num_promised - num_cells
         return self._at_most <= room or self.held <= room
 
     def promise(self, num_cells: int) -> None:
-        """Sets cells aside for this step; negative: gives some of them back."""
+        """Sets cells aside for this step; a negative number gives some of them back."""
         self.num_promised += num_cells
 
     def add(self, num_cells: int) -> None:
-        """Slots hold more entries: so many cells at most."""
+        """Notes that slots hold more entries, which take at most `num_cells` cells."""
         self._at_most += num_cells
 
     def commit(self) -> None:
-        """Slots hold what was promised."""
+        """Notes that the step is computed: slots hold the promised entries."""
         assert self.have_room(0), "more cells of windows were promised than there are"
         self.add(self.num_promised)
         self.num_promised = 0

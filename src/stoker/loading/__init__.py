@@ -1,1 +1,1 @@
-"""Finds the files of a model, chooses the backend that computes it, and opens it. It knows no engine's loop."""
+"""Finds the files of a model, chooses the backend that computes it, and opens it. It does not run the model."""

@@ -1,4 +1,4 @@
-"""Decides which backend computes a model. Measuring and loading ask the same function, `chosen`.
+"""Decides which backend computes a model. `measure` and `load_model` both ask one function, `chosen`.
 
 ```
           chosen: the configured loader, or the first of its kind that does not refuse
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stoker.models.memory_plan import MemoryNeeds
     from stoker.models.progress import Progress
 else:
-    # One is imported when it is asked.
+    # Each loader is imported when it is first used.
     llama = lazy_module("stoker.loading.llama")
     native = lazy_module("stoker.loading.native")
     onnx = lazy_module("stoker.loading.onnx")
@@ -70,12 +70,12 @@ def load_model(config: EngineConfig, progress: Progress | None, mark: Mark) -> L
 
 
 def measure(config: EngineConfig) -> MemoryNeeds | None:
-    """What loading `config.model_path` will take. `cache_ram` counts if it is given, and what a disk needs.
+    """The memory that loading `config.model_path` will take, including the minimum for the KV cache in RAM.
 
-    Nothing is loaded into this process, neither weights nor libllama.
+    Neither weights nor libllama are loaded into this process.
 
     Returns:
-        None: it takes nothing that counts; it is a script for tests.
+        The memory needs; None for a script for tests, whose needs do not count.
 
     Raises:
         ModelError: a file is missing or damaged, or no backend here runs the model.
@@ -91,14 +91,14 @@ def measure(config: EngineConfig) -> MemoryNeeds | None:
 
 @contextmanager
 def chosen(config: EngineConfig, *, loads_libllama: bool) -> Generator[tuple[Loader, list[Refusal]]]:
-    """The one decision which backend computes `config.model_path`. The files of the model are open inside the block.
+    """Chooses the backend for `config.model_path`. The files of the model are open inside the `with` block.
 
     Args:
-        config: `backend` names a loader; with `auto` loaders are asked in order of preference.
-        loads_libllama: this process may ask libllama for a GPU. If not, a child process asks, with the same answer.
+        config: `backend` names a loader; with `auto`, the loaders are asked in order of preference.
+        loads_libllama: whether this process may load libllama to look for a GPU. If not, a child process does.
 
     Returns:
-        The loader, and why each preferred one refuses the model.
+        The first loader that does not refuse the model, and the refusals of the loaders before it.
 
     Raises:
         ModelError: a file is missing or damaged, or every loader refuses the model.
@@ -123,7 +123,7 @@ def _check_draft(config: EngineConfig, loader: Loader, refusals: list[Refusal]) 
 
 
 def _loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -> Iterator[Loader]:
-    """The loaders that `config.backend` allows, preferred ones first. One is imported when it is asked."""
+    """The loaders that `config.backend` allows, in order of preference. Each is imported when it is reached."""
     if config.backend == "scripted":
         return iter((scripted.ScriptedLoader(config),))
     if is_whisper_folder(Path(config.model_path)):
@@ -152,7 +152,7 @@ def _gguf_loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bo
 
 
 def _joined(errors: Sequence[ModelError | ConfigError]) -> ModelError | ConfigError:
-    """The last error, with the reasons of all."""
+    """The last error, with the messages of all errors."""
     *others, last = errors
     return type(last)(_words(errors), **last.fields) if others else last
 

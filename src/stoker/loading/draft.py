@@ -1,4 +1,4 @@
-"""A model that drafts for another one: what it takes, and how it is opened on the native executor."""
+"""Draft models for speculative decoding: how much memory they take, and how the native executor opens them."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from stoker.models.progress import Progress
 from stoker.models.vocabulary import check_same_tokens
 
 _SPARE_SLOTS = 4
-"""Beside one for each sequence that runs: for those that were preempted, or whose conversation goes on."""
+"""Slots besides one per running sequence: for preempted sequences, and for conversations that continue."""
 
 
 def drafts_by_model(config: EngineConfig) -> bool:
-    """A model is to be loaded that drafts."""
+    """Whether a draft model is to be loaded."""
     return bool(config.draft_model) and config.max_draft != 0
 
 
 def drafts_by_head(config: EngineConfig) -> bool:
-    """The draft head of a model is to be used, if its file has one."""
+    """Whether the draft head of the model is to be used, if its file has one."""
     return not config.draft_model and config.max_draft != 0
 
 
 def draft_needs(config: EngineConfig, needs: MemoryNeeds, model: Sequence[GGUFFile]) -> MemoryNeeds:
-    """What the model `config.draft_model` takes beside another one.
+    """The memory that the draft model `config.draft_model` takes in addition to the main model.
 
     Args:
-        config: the files lie on this disk.
-        needs: of the other one, whose context and pool it shares.
-        model: all files of that one, open.
+        config: its `draft_model` is a path on this disk.
+        needs: memory needs of the main model, whose context and pool sizes apply to the draft model.
+        model: all files of the main model, open.
 
     Raises:
         ModelError: a file is missing, damaged, or the native executor does not run it.
-        ConfigError: it cannot draft.
+        ConfigError: the model cannot draft.
     """
     with ExitStack() as opened:
         files = _open(config, opened)
@@ -87,12 +87,12 @@ def _reading_needs(
 
 
 def reading_files(config: EngineConfig, model: GGUFFile, opened: ExitStack) -> list[GGUFFile]:
-    """The files of `config.draft_model` if it drafts from what the model computes; none if it is a model of its own.
+    """The files of `config.draft_model` if it reads hidden states of the main model; empty if it is a complete model.
 
     Args:
-        config: the files lie on this disk.
-        model: the (first) file of the model that it drafts for, open.
-        opened: closes them.
+        config: its `draft_model` is a path on this disk.
+        model: the (first) file of the main model, open.
+        opened: closes the files.
 
     Raises:
         ModelError: a file is missing or damaged.
@@ -108,18 +108,18 @@ def reading_files(config: EngineConfig, model: GGUFFile, opened: ExitStack) -> l
 
 
 def open_draft(config: EngineConfig, model: GGUFFile, info: ModelInfo, progress: Progress | None) -> NativeBackend:
-    """Loads the model `config.draft_model`.
+    """Loads the draft model `config.draft_model`.
 
     Args:
-        config: the files lie on this disk.
-        model: the (first) file of the model that it drafts for, open.
-        info: of that model.
-        progress: told how far packing is.
+        config: its `draft_model` is a path on this disk.
+        model: the (first) file of the main model, open.
+        info: sizes of the main model.
+        progress: receives the number of packed bytes.
 
     Raises:
         ModelError: a file is missing, damaged, or the native executor does not run it.
-        ConfigError: it cannot draft for this model.
-        ResourceExhausted: it does not fit into memory.
+        ConfigError: the model cannot draft for the main model.
+        ResourceExhausted: the model does not fit into memory.
     """
     with ExitStack() as opened:
         files = _open(config, opened)
@@ -155,7 +155,7 @@ def _check_drafts_alone(config: EngineConfig, files: Sequence[GGUFFile]) -> None
 
 @contextmanager
 def _named(config: EngineConfig) -> Generator[None]:
-    """What is not supported says of which option it was."""
+    """Adds the option `--draft-model` to errors about unsupported models."""
     try:
         yield
     except ModelUnsupported as error:
@@ -164,5 +164,5 @@ def _named(config: EngineConfig) -> Generator[None]:
 
 
 def _context(draft: GGUFFile, context_size: int) -> int:
-    """Beyond the context that it was trained for it would draft nonsense."""
+    """The context, limited to the trained one of the draft model, beyond which its drafts are nonsense."""
     return min(context_size, draft.get_int(draft.own_key("context_length")) or context_size)

@@ -1,4 +1,4 @@
-"""Which projector a model of ours is served with, and the encoder for it. It starts no process."""
+"""The projector of a model, and the encoder of images and recordings that uses it. It starts no process."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _LIBRARIES = {"PIL": "stoker[images]", "av": "stoker[audio]", "llama_cpp": "stok
 
 
 def usable_projector(config: EngineConfig) -> Path | None:
-    """The projector that `config.model_path` is served with by an engine of ours; None = text only.
+    """The projector for `config.model_path` in the built-in engine; None = text only.
 
     Raises:
-        ModelFileNotFound: the file that `mmproj` names is not there.
-        ConfigError: it is no projector, or a library is missing that it needs.
+        ModelFileNotFound: the file that `mmproj` names does not exist.
+        ConfigError: the file is not a projector, or a library that it needs is missing.
     """
     path = find_projector(Path(config.model_path).absolute(), config.mmproj)
     missing = [] if path is None else [module for module in _needed(path) if find_spec(module) is None]
@@ -55,19 +55,19 @@ def usable_projector(config: EngineConfig) -> Path | None:
 
 
 def _needed(projector: Path) -> tuple[str, str]:
-    """The libraries without which nothing can be done with a projector.
+    """The libraries that a projector needs.
 
-    Without the one that decodes recordings, a projector for both kinds is used for images.
+    Without the one for recordings, a projector for images and recordings is used for images only.
     """
     return "av" if read_projector(projector).kinds == ("audio",) else "PIL", "llama_cpp"
 
 
 def create_encoder(config: EngineConfig) -> encoder.MediaEncoder | None:
-    """What makes rows of files for the engines of a model; None = it takes text only. Nothing is started yet.
+    """The encoder of images and recordings for the engines of a model, not yet started; None = text only.
 
     Raises:
-        ModelFileNotFound: the file that `mmproj` names is not there.
-        ConfigError: it is no projector, or a library is missing that it needs.
+        ModelFileNotFound: the file that `mmproj` names does not exist.
+        ConfigError: the file is not a projector, or a library that it needs is missing.
     """
     path = Path(config.model_path).absolute()
     if config.backend in ("auto", "native", "llama") and path.suffix.lower() == ".gguf":
@@ -80,7 +80,7 @@ def create_encoder(config: EngineConfig) -> encoder.MediaEncoder | None:
 
 
 def _of_folder(config: EngineConfig, folder: OnnxFolder) -> encoder.MediaEncoder | None:
-    """The encoder of an ONNX folder. Whether it goes with the model, the engine has checked."""
+    """The encoder of an ONNX folder. The engine has checked that it fits the model."""
     vision = read_onnx_vision(folder)
     if vision is None or find_spec("PIL") is None:
         return None
@@ -96,7 +96,7 @@ def _encoder(config: EngineConfig, model: Path, projector: Path, version: str) -
 
 
 def _identity(projector: Path, version: str) -> bytes:
-    """The projector's whole content counts, as KV that was computed from its rows may be kept for years."""
+    """A hash of the whole projector, because KV that was computed from its rows may be kept for years."""
     files = read_onnx_graph(projector).weight_files if projector.suffix == ".onnx" else (projector,)
     return fingerprint([WeightFile.of(file) for file in files], version, cache_dir() / "projectors.json")
 

@@ -1,4 +1,4 @@
-"""The open files of a GGUF model, with what every backend for such files needs of them. It chooses no backend."""
+"""The open files of a GGUF model, and the facts in them that every backend needs. It chooses no backend."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RECURRENT_SPARE_SLOTS = 2
-"""A recurrent model holds a whole state per slot, used or not."""
+"""Slots of a recurrent model beyond the running ones: few, since each takes memory for a whole state, used or not."""
 
 
 class GGUFFacts(TypedDict):
-    """The fields of `Loaded` that the files give, whatever backend computes."""
+    """The fields of `Loaded` that come from the files and do not depend on the backend."""
 
     defaults: SamplingParams
     path: Path
@@ -48,13 +48,13 @@ class GGUFFacts(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class GGUFModel:
-    """The parts of a model, in order and open, and its configuration. The maker closes the files."""
+    """A model that is being loaded: its open files in order, and its configuration. The creator closes the files."""
 
     config: EngineConfig
     files: Sequence[GGUFFile]
     facts: GGUFFacts
     prepared: VocabularyTokenizer | None
-    """The tokenizer, if it was made before the model was to be opened."""
+    """The tokenizer, if it was created in advance (see `preparing`)."""
 
     @property
     def first(self) -> GGUFFile:
@@ -68,7 +68,7 @@ class GGUFModel:
 
     @property
     def pooling(self) -> Pooling:
-        """The configured one, the model's own, or the mean. A classifier's scores cannot be pooled in another way."""
+        """The configured pooling, else the model's own, else mean. The pooling of a reranker cannot be changed."""
         own = read_pooling(self.first)
         if self.config.pooling is None or own is Pooling.RANK:
             return own or Pooling.MEAN
@@ -76,7 +76,7 @@ class GGUFModel:
 
     @property
     def num_slots(self) -> int:
-        """Running and retained conversations."""
+        """Number of slots for running and retained conversations."""
         recurrent_keys = ("ssm.state_size", "wkv.head_size")
         if any(self.first.get_int(self.first.own_key(key)) is not None for key in recurrent_keys):
             return min(MAX_SLOTS, self.config.parallel + _RECURRENT_SPARE_SLOTS)
@@ -84,7 +84,7 @@ class GGUFModel:
 
     @property
     def projector(self) -> Projector | None:
-        """What makes rows of images and recordings for this model.
+        """The projector, which encodes images and recordings for this model; None = text only.
 
         Raises:
             ModelFileNotFound, ConfigError: see `usable_projector`.
@@ -94,16 +94,16 @@ class GGUFModel:
 
     @property
     def rotates_by_places(self) -> bool:
-        """Rows of images are rotated by their places in the image, not by their order (M-RoPE)."""
+        """Image rows get rotary positions by their places in the image, not by their order (M-RoPE)."""
         return self.first.get_ints(self.first.own_key("rope.dimension_sections")) is not None
 
     def adapters(self, port: AdapterPort) -> Adapters:
-        """No adapter is loaded yet; those that are loaded later must fit this model."""
+        """The adapters of this model: none is loaded yet, and later ones must fit the model."""
         target = lora_target(self.files)
         return Adapters(port, lambda path: read_lora(path, target))
 
     def adapter_bytes(self, size: Callable[[GGUFFile], int]) -> int:
-        """The sum of `size` over all configured adapters. An unreadable one counts 0: loading it gives the reason."""
+        """The sum of `size` over all configured adapters. Unreadable ones count 0: loading them reports the error."""
         total = 0
         for spec in adapter_specs(self.config):
             with suppress(StokerError, OSError), read_gguf(Path(spec.path)) as file:
@@ -111,7 +111,7 @@ class GGUFModel:
         return total
 
     def warn_of_unused_options(self) -> None:
-        """Options for ONNX models are no error: a server may have models of both kinds."""
+        """Warns of options for ONNX models. They are no error, because a server may have models of both kinds."""
         usual, names = EngineConfig(), ("provider", "device_id", "onnx_variant")
         options = [name for name in names if getattr(self.config, name) != getattr(usual, name)]
         if options:
@@ -143,7 +143,7 @@ def open_gguf(config: EngineConfig, opened: ExitStack) -> GGUFModel:
 
 @contextmanager
 def part_progress(progress: Progress | None, label: str) -> Generator[Callable[[int, int], None] | None]:
-    """What a backend tells how many bytes of the weights are done, and of how many; None if there is no `progress`."""
+    """Yields a callback for the number of finished bytes and the total number; None if there is no `progress`."""
     if progress is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""GGUF models on libllama: which of them it computes, what they take, and how they are opened."""
+"""GGUF models on libllama: which models it supports, how much memory they take, and how they are opened."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class LlamaLoader:
     """A GGUF model on libllama. Satisfies `Loader`.
 
     Args:
-        model: its files, open as long as this is used.
-        loads_libllama: this process may ask libllama for its devices.
+        model: the model, whose files stay open while the loader is used.
+        loads_libllama: whether this process may load libllama to list devices; if not, a child process does.
     """
 
     name = "llama"
@@ -49,7 +49,7 @@ class LlamaLoader:
         self._path = Path(model.config.model_path)
 
     def refusal(self) -> Refusal | None:
-        """See `Loader`. libllama refuses more by itself, when it opens the file."""
+        """See `Loader`. libllama itself may refuse other files when it opens them."""
         if self._is_encoder and (refusal := no_images(self._config, _NAME)):
             return refusal
         try:
@@ -59,7 +59,7 @@ class LlamaLoader:
         return None
 
     def needs(self) -> MemoryNeeds:
-        """See `Loader`. What goes to a GPU with memory of its own does not count."""
+        """See `Loader`. Memory of GPUs with their own memory is described in `devices`."""
         return replace(self._needs_on_cpu, devices=self._own_memory)
 
     @cached_property
@@ -88,7 +88,7 @@ class LlamaLoader:
 
     @property
     def _projector(self) -> Projector | None:
-        """A projector that happens to lie beside a model of another kind is not used."""
+        """The projector; encoders of texts have none, even if one is beside the model."""
         return None if self._is_encoder else self._model.projector
 
     @cached_property
@@ -99,7 +99,7 @@ class LlamaLoader:
             self._model.first,
             **asked_sizes(self._config),
             kv_element_bytes=attention_options(self._config).element_bytes,
-            # Hybrids have one sequence more, through which blocks go in and out.
+            # Hybrid models have one additional sequence, for exports and imports of blocks.
             context_bytes=lambda _: (self._model.num_slots + 1) * state_bytes(self._model.first),
             adapter_bytes=self._model.adapter_bytes(_tensor_bytes),
         )
@@ -142,7 +142,7 @@ class LlamaLoader:
         )
 
     def _say_where(self, placed: Offload) -> None:
-        """Logs one line if not everything goes to the GPU and `gpu_layers` was not given."""
+        """Logs a line if some layers do not fit into the GPU and `gpu_layers` is not configured."""
         if self._gpus.devices and self._config.num_gpu_layers is None and placed.gpu_layers < placed.num_layers:
             devices = ", ".join(map(str, self._gpus.devices))
             what = f"{placed.gpu_layers} of {placed.num_layers} layers fit into the GPU"
@@ -174,7 +174,7 @@ class LlamaLoader:
             raise ConfigError(message, key="lora")
         gguf = self._model.first
         options = llama.EncoderOptions(
-            # Positions beyond those that it was trained on have no embeddings in many of them.
+            # Many encoders have no embeddings for positions beyond the trained context.
             max_tokens=min(self._plan().ctx_size, gguf.require_int(gguf.own_key("context_length"))),
             pooling=self._model.pooling,
             threads=self._config.threads,
@@ -198,10 +198,10 @@ def _tensor_bytes(gguf: GGUFFile) -> int:
 
 
 def refuse_what_kills_it(gguf: GGUFFile) -> None:
-    """What libllama ends the process over, instead of refusing it.
+    """Refuses files for which libllama would abort the process instead of reporting an error.
 
     Raises:
-        ModelUnsupported: the file has such a thing; the message names it.
+        ModelUnsupported: the file is such a file; the message names the reason.
     """
     scaling = gguf.get_str(gguf.own_key("rope.scaling.type"))
     if scaling not in (None, *_ROPE_SCALINGS):
@@ -218,7 +218,7 @@ def refuse_what_kills_it(gguf: GGUFFile) -> None:
 
 
 def _refuse_other_heads(gguf: GGUFFile) -> None:
-    """Each layer may have a number of KV heads of its own, but its keys must have as many."""
+    """Layers may have different numbers of KV heads, but the shapes of their key matrices must agree with them."""
     key = gguf.own_key("attention.head_count_kv")
     counts = gguf.get_ints(key) or []
     layers = {i: gguf.tensors.get(f"blk.{i}.attn_k.weight") for i in range(len(counts))}
@@ -232,7 +232,7 @@ def _window_key(gguf: GGUFFile) -> str:
 
 
 def _has_windowed_layer(gguf: GGUFFile) -> bool:
-    """The pattern is a flag for each layer, or a period; all but the last layer of a period have the window."""
+    """The pattern is a flag per layer, or a period, in which all layers but the last have the window."""
     pattern = f"{_window_key(gguf)}_pattern"
     flags = gguf.get_ints(pattern)
     return any(flags or [True]) if gguf.is_array(pattern) else flags != [1]
@@ -243,17 +243,17 @@ def _refuse(gguf: GGUFFile, why: str) -> NoReturn:
 
 
 def attention_options(config: EngineConfig) -> llama.AttentionOptions:
-    """How libllama keeps keys and values.
+    """The KV cache types and the use of flash attention.
 
     Raises:
-        ConfigError: they cannot be kept so.
+        ConfigError: libllama does not support the types.
     """
     type_k, type_v = llama_cache_types(config, "libllama")
     return llama.AttentionOptions(type_k=type_k, type_v=type_v, flash=config.flash_attn or "auto")
 
 
 def device_options(config: EngineConfig) -> llama.DeviceOptions:
-    """Which devices libllama uses."""
+    """The devices that libllama uses, and how weights are divided between them."""
     return llama.DeviceOptions(
         gpu_layers=-1 if config.num_gpu_layers is None else config.num_gpu_layers,
         split_mode=config.split_mode or "layer",
@@ -264,12 +264,12 @@ def device_options(config: EngineConfig) -> llama.DeviceOptions:
 
 
 def host_patterns(config: EngineConfig) -> list[str]:
-    """Patterns of tensors that stay in the machine's memory, whatever their layer is."""
+    """Patterns of the names of tensors that stay in host memory, whatever their layer is."""
     return [each.pattern for each in tensor_overrides(config) if each.buffer == "CPU"]
 
 
 def control_vector(config: EngineConfig, gguf: GGUFFile) -> llama.ControlVector | None:
-    """What is to be added to hidden states, if anything.
+    """The configured control vector, which is added to hidden states; None = there is none.
 
     Raises:
         ConfigError: a file cannot be used, or the layers do not exist.

@@ -1,4 +1,4 @@
-"""What every way to open a model offers, and what the ways share. The choice between them is made in `choosing`."""
+"""The interface of loaders, one per backend, and what they share. `choosing` chooses between them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from stoker.models.progress import Progress
 
 MAX_SLOTS = 256
-"""Most slots of a model."""
+"""Maximum number of slots of a model."""
 _MIN_SLOTS, _SLOTS_PER_RUNNING = 16, 4
-"""Retained conversations outnumber running ones: each slot without a request keeps a prefix for its next turn."""
+"""Minimum number of slots, and slots per running request: slots without a request retain conversations for reuse."""
 
 
 Refusal: TypeAlias = ModelUnsupported | ConfigError
@@ -24,7 +24,7 @@ Refusal: TypeAlias = ModelUnsupported | ConfigError
 
 
 class Loader(Protocol):
-    """One backend for one model, made from a configuration. Making it reads no weights."""
+    """Opens one model on one backend. Creating a loader reads no weights."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Loader(Protocol):
         ...
 
     def needs(self) -> MemoryNeeds | None:
-        """The memory that the model takes on this backend. Nothing is loaded. None = it does not count.
+        """The memory that the model takes on this backend, without loading it. None = it need not be counted.
 
         Raises:
             ModelError: a file of the model is missing or damaged.
@@ -49,7 +49,7 @@ class Loader(Protocol):
         ...
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
-        """Loads the model. To be called only if `refusal` gives None.
+        """Loads the model. Call it only if `refusal` returns None.
 
         Args:
             progress: receives the number of bytes that are loaded or packed.
@@ -64,7 +64,7 @@ class Loader(Protocol):
 
 
 class AskedSizes(TypedDict):
-    """The sizes in a configuration that a memory plan depends on. For the meanings see `memory_needs`."""
+    """The configured sizes on which a memory plan depends; see `memory_needs`."""
 
     ctx_size: int | None
     kv_tokens: int | None
@@ -83,17 +83,17 @@ def asked_sizes(config: EngineConfig, *, parallel: int | None = None) -> AskedSi
 
 
 def usual_slots(max_running: int) -> int:
-    """Slots for running and retained conversations of a model that runs `max_running` requests at the same time."""
+    """Number of slots for running and retained conversations, if `max_running` requests run at the same time."""
     return max(_MIN_SLOTS, _SLOTS_PER_RUNNING * max_running)
 
 
 def names_projector(config: EngineConfig) -> bool:
-    """Images are asked for, and not only taken if a projector happens to lie beside the model."""
+    """Whether a projector is configured explicitly, and not just found beside the model (`auto`)."""
     return config.mmproj not in ("auto", "off")
 
 
 def no_images(config: EngineConfig, name: str) -> ConfigError | None:
-    """The refusal of a projector that was named, by a backend that computes token ids only; None = none was."""
+    """The error of a text-only backend if a projector is configured explicitly; None = none is."""
     if not names_projector(config):
         return None
     others = "the native executor, libllama and --runtime llama-server do"
@@ -102,7 +102,7 @@ def no_images(config: EngineConfig, name: str) -> ConfigError | None:
 
 
 def only_llama(config: EngineConfig) -> str | None:
-    """The first option of `config` that only libllama has, in words; None = there is none."""
+    """Message about the first option in `config` that only libllama supports; None = there is none."""
     if config.control_vector:
         return "control vectors are applied by libllama only"
     types = [f"--cache-type-{part}" for part in "kv" if getattr(config, f"cache_type_{part}") is not None]

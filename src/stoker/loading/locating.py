@@ -1,4 +1,4 @@
-"""Where the files of a model are on this disk; they are not opened."""
+"""Finds the files of a model on this disk, and downloads them if necessary. It does not open them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stoker.models import presets, store
     from stoker.models.progress import Progress
 else:
-    # An engine's process is told a path, and asks for no name.
+    # Lazy: an engine's process gets a path, and resolves no name.
     presets = lazy_module("stoker.models.presets")
     store = lazy_module("stoker.models.store")
 
@@ -29,27 +29,27 @@ SCRIPTED = "scripted"
 
 
 def local_model(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
-    """The same configuration with the model's file on this disk, downloaded if necessary. A preset becomes its parts.
+    """Resolves the model of a configuration to a file on this disk, downloaded if necessary. Presets are expanded.
 
     Args:
-        config: `draft_model` becomes a file, too.
-        progress: told about downloads.
+        config: its `draft_model` is resolved, too.
+        progress: receives the progress of downloads.
 
     Raises:
-        ModelError: there is no such model, or no way to get it.
-        ConfigError: a preset says what cannot be.
+        ModelError: there is no such model, or it cannot be downloaded.
+        ConfigError: a preset is invalid.
     """
     return with_local_draft(_with_local_file(config, progress), progress)
 
 
 def local_folder(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
-    """The same configuration with the folder of the model on this disk, downloaded if necessary.
+    """Resolves the model of a configuration to a folder on this disk, downloaded if necessary.
 
-    A preset becomes its parts.
+    Presets are expanded.
 
     Raises:
-        ModelError: the repository that is named has no such model, or cannot be had.
-        ConfigError: a preset says what cannot be.
+        ModelError: the repository has no such model, or cannot be downloaded.
+        ConfigError: a preset is invalid.
     """
     config = with_preset(config)
     path = config.model_path or str(store.resolve_folder(config.model, progress=progress))
@@ -59,15 +59,15 @@ def local_folder(config: EngineConfig, *, progress: Progress | None = None) -> E
 def with_local_draft(
     config: EngineConfig, progress: Progress | None = None, *, is_required: bool = True
 ) -> EngineConfig:
-    """The same configuration with the file of the model that drafts on this disk, downloaded if necessary.
+    """Resolves the draft model of a configuration to a file on this disk, downloaded if necessary.
 
     Args:
-        config: `draft_model` becomes a path.
-        progress: told about the download.
-        is_required: if not, a model that is not there is a warning, and nothing drafts.
+        config: its `draft_model` becomes a path.
+        progress: receives the progress of the download.
+        is_required: if False, a missing model causes a warning instead of an error, and `draft_model` becomes empty.
 
     Raises:
-        ModelError: there is no such model, or no way to get it.
+        ModelError: there is no such model, or it cannot be downloaded.
     """
     if not config.draft_model:
         return config
@@ -92,10 +92,10 @@ def _with_local_file(config: EngineConfig, progress: Progress | None) -> EngineC
 
 
 def with_preset(config: EngineConfig) -> EngineConfig:
-    """The configuration of the base model with what a preset adds, if the model is the name of one.
+    """Expands a preset: its base model and settings, if the model of the configuration is the name of a preset.
 
     Raises:
-        ConfigError: the preset has a sampling parameter that there is not, or that is out of its range.
+        ConfigError: the preset has an unknown sampling parameter, or one that is out of range.
     """
     name = config.model
     if config.model_path or not name or "/" in name or os.path.exists(name):
@@ -120,13 +120,13 @@ def _applied(preset: presets.Preset, config: EngineConfig) -> EngineConfig:
 
 
 def prepared_path(engine: EngineConfig) -> str:
-    """The file that a process is to expect, see `preparing.prepare_gguf`; empty if there is no use in it."""
+    """The file for which an engine's process prepares the tokenizer (`preparing.prepare_gguf`); empty = none."""
     is_useful = engine.backend in ("auto", "native") and engine.model_path.lower().endswith(".gguf")
     return engine.model_path if is_useful else ""
 
 
 def check_unicode(engine: EngineConfig) -> None:
-    """What the child is told, and what clients call the model, is JSON.
+    """Checks that names and paths can be sent as JSON, to the engine's process and to clients.
 
     Raises:
         ConfigError: the model's path or name is not valid Unicode.

@@ -1,4 +1,4 @@
-"""GGUF models on the native executor: which of them it computes, what they take, and how they are opened."""
+"""GGUF models on the native executor: which models it supports, how much memory they take, how they are opened."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer
 from stoker.text.vocabulary.word_rules import rule_for
 
 _STATES_OF_A_SLOT = 2
-"""One of them for drafts: what it was before."""
+"""Number of recurrent states per slot with speculative decoding: one is a copy from before the draft."""
 
 _SLOTS_WITH_CHECKPOINTS = 2
-"""Times the usual number: for each conversation there is one checkpoint besides."""
+"""Factor on the usual number of slots where conversations leave checkpoints: one checkpoint per conversation."""
 
 _DENSE_TYPES: tuple[KVType, ...] = ("q8", "q4")
 
@@ -60,8 +60,8 @@ class NativeLoader:
     """A GGUF model on the native executor. Satisfies `Loader`.
 
     Args:
-        model: its files, open as long as this is used.
-        loads_libllama: this process may ask libllama for a GPU, which computes faster than the native executor.
+        model: the model, whose files stay open while the loader is used.
+        loads_libllama: whether this process may load libllama to look for a GPU; if not, a child process does.
     """
 
     name = "native"
@@ -72,7 +72,7 @@ class NativeLoader:
         self._loads_libllama = loads_libllama
 
     def refusal(self) -> ModelUnsupported | None:
-        """See `Loader`. Options of libllama, a GPU for it, and whatever the kernels or our tokenizers do not know."""
+        """See `Loader`. Reasons: options of libllama, a GPU that libllama can use, unsupported layers or tokenizers."""
         try:
             self._check()
         except ModelUnsupported as error:
@@ -89,7 +89,7 @@ class NativeLoader:
 
     @property
     def _num_slots(self) -> int:
-        """Checkpoints of conversations need slots, too, where layers keep a window."""
+        """With sliding window attention, checkpoints of conversations need slots, too."""
         usual, (_, reach) = self._model.num_slots, window_bytes(self._model.files, self._config.kv_type)
         return min(MAX_SLOTS, _SLOTS_WITH_CHECKPOINTS * usual) if reach else usual
 
@@ -123,12 +123,12 @@ class NativeLoader:
         return needs.with_draft(draft_needs(self._config, needs, files)) if drafts_by_model(self._config) else needs
 
     def _denser_kv(self, own_bytes: int) -> list[SmallerKV]:
-        """Found while the files are open: the advice of a refusal is asked for when they no longer are."""
+        """Smaller KV cache types, for advice when memory is short. Found now, while the files are open."""
         found = kv_bytes_by_type(self._model.files, _DENSE_TYPES, with_head=drafts_by_head(self._config))
         return [SmallerKV(kind, num_bytes) for kind, num_bytes in found.items() if num_bytes < own_bytes]
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
-        """See `Loader`. Weights are packed if they were not before. An encoder has no KV port and takes no adapters."""
+        """See `Loader`. Weights are packed unless they were before. An encoder has no KV port and takes no adapters."""
         self._model.warn_of_unused_options()
         if is_encoder(self._model.files):
             return self._open_encoder(progress)
@@ -170,7 +170,7 @@ class NativeLoader:
             raise ConfigError(f"{self._model.title} is an encoder, which does not support adapters", key="lora")
         tokenizer = self._model.prepared or read_tokenizer(self._model.first)
         options = self._options(tokenizer)
-        # Positions beyond those that it was trained on have no embeddings in many of them.
+        # Many encoders have no embeddings for positions beyond the trained context.
         trained = self._model.first.require_int(self._model.first.own_key("context_length"))
         options = replace(options, context_size=min(options.context_size, trained))
         with part_progress(progress, "packing the weights") as packing:
@@ -208,10 +208,10 @@ class NativeLoader:
 
 
 def check_native(files: Sequence[GGUFFile]) -> None:
-    """Whether the native executor runs a model, and one of our tokenizers reads its vocabulary.
+    """Checks that the native executor supports a model, and that a tokenizer here supports its vocabulary.
 
     Raises:
-        ModelUnsupported: they do not; the message says why.
+        ModelUnsupported: one of them does not; the message says why.
         ModelFileInvalid: the file contradicts itself.
     """
     check_supported(files)
@@ -222,7 +222,7 @@ def read_tokenizer(gguf: GGUFFile) -> VocabularyTokenizer:
     """The tokenizer of the model with this (first) file.
 
     Raises:
-        ModelUnsupported: a kind of vocabulary that is not known here.
+        ModelUnsupported: the kind of vocabulary is not supported.
         ModelFileInvalid: the vocabulary contradicts itself.
     """
     try:
@@ -235,7 +235,7 @@ def read_tokenizer(gguf: GGUFFile) -> VocabularyTokenizer:
 
 
 def _frame(tokenizer: VocabularyTokenizer, gguf: GGUFFile) -> Frame:
-    """`[SEP]` behind a text and between two; or `</s>` and `</s></s>`; or nothing."""
+    """The tokens after a text and between two: `[SEP]` in both places; or `</s>` and `</s></s>`; or nothing."""
     special = tokenizer.special
     eos, sep = tokenizer.eos_token_id, special.ids.get("sep")
     ends = [each for each in (eos, sep) if each is not None][:1] if special.adds_eos else []

@@ -1,6 +1,7 @@
-"""Makes the tokenizer of a model before the model is to be opened. For a small model that is half of the loading time.
+"""Creates the tokenizer of a model in advance, and packs weights in advance. It does not load the model.
 
-One tokenizer is kept, on the main thread, until the next GGUF model is opened.
+The tokenizer takes half of the loading time of a small model. One tokenizer is kept until a GGUF model is opened; only
+the main thread uses it.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
     from stoker.models.progress import Progress
     from stoker.text.vocabulary import VocabularyTokenizer
 else:
-    # `gguf`, which the others import, takes what is prepared here.
+    # Lazy, because `gguf`, which these modules import, imports this module.
     kernels = lazy_module("stoker.backends.native")
     choosing = lazy_module("stoker.loading.choosing")
     gguf = lazy_module("stoker.loading.gguf")
     native = lazy_module("stoker.loading.native")
 
 _Version: TypeAlias = tuple[int, int, int, int]
-"""Differs between files, and between two states of one file."""
+"""Device, inode, size and modification time: differs between files, and between two states of one file."""
 _prepared: tuple[_Version, VocabularyTokenizer] | None = None
 
 
 def prepare_gguf(path: Path) -> None:
-    """Makes the tokenizer if the native executor runs the model. Errors are left to the loading of the model."""
+    """Creates the tokenizer if the native executor runs the model. Errors are left to the loading of the model."""
     global _prepared
     with suppress(StokerError, OSError), ExitStack() as opened:
         version = _version(path)
@@ -44,14 +45,14 @@ def prepare_gguf(path: Path) -> None:
 
 
 def pack_gguf(path: Path, progress: Progress) -> bool:
-    """Packs the weights of a model that the native executor would run here, so that the first start finds them packed.
+    """Packs the weights of a model for the native executor, so that the first start finds them packed.
 
     Args:
         path: the (first) file.
-        progress: told how far it is.
+        progress: receives the number of packed bytes.
 
     Returns:
-        Whether they are packed. Why a model cannot be, its loading says better.
+        Whether the weights are packed. False: another backend runs the model, or loading it will report an error.
     """
     with ExitStack() as opened, suppress(StokerError, OSError):
         loader, _ = opened.enter_context(choosing.chosen(EngineConfig(model_path=str(path)), loads_libllama=False))
@@ -64,7 +65,7 @@ def pack_gguf(path: Path, progress: Progress) -> bool:
 
 
 def take_prepared(path: Path) -> VocabularyTokenizer | None:
-    """The tokenizer that was prepared, if the file is unchanged since. No tokenizer is kept afterwards."""
+    """The tokenizer that was prepared for this file, if the file is unchanged since; no tokenizer is kept afterward."""
     global _prepared
     prepared, _prepared = _prepared, None
     with suppress(OSError):
