@@ -130,6 +130,7 @@ def test_libllama_itself_refuses_what_is_no_adapter(backend: LlamaBackend, tiny:
     assert rows_of(backend).shape[0] == len(PROMPT)
 
 
+@pytest.mark.slow
 def test_an_adapter_on_real_weights(smollm2_path: Path, tmp_path: Path) -> None:
     """Quantised weights, of which the merged file has those that change as F32."""
     matrices = ("blk.12.attn_v", "blk.20.ffn_down", "blk.27.attn_output")

@@ -8,11 +8,15 @@ import pytest
 
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarInvalid, UnsupportedSchema
+from tests.brief import every
 from tests.grammars import Answers
 from tests.llama_cpp_sources import grammars, source_of_tests
 
 _CASE = re.compile(r'test\(\{\s*(SUCCESS|FAILURE),\s*"((?:[^"\\]|\\.)*)",(.*?)\n    \}\);', re.DOTALL)
 _RAW = re.compile(r'R"""\((.*?)\)"""', re.DOTALL)
+NUM_PARTS = 4
+PARTS = pytest.mark.parametrize("part", every(NUM_PARTS, range(NUM_PARTS)))
+"""Of what llama.cpp has, `make test` takes the first quarter."""
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +30,11 @@ def schemas() -> list[tuple[str, str, list[str]]]:
     return [(status, name, _RAW.findall(rest)) for status, name, rest in _CASE.findall(text)]
 
 
-def test_schemas_that_llama_cpp_takes_are_taken(answers: Answers) -> None:
+@PARTS
+def test_schemas_that_llama_cpp_takes_are_taken(part: int, answers: Answers) -> None:
     cases = [(name, raw) for status, name, raw in schemas() if status == "SUCCESS"]
     assert len(cases) > 70
-    for name, raw in cases:
+    for name, raw in cases[part::NUM_PARTS]:
         schema = raw[0] if raw[0].lstrip()[:1] in ("{", "[") else "{}"  # one is written as "" and means any value
         constraint = answers.open(GrammarText(kind="json_schema", text=schema))
         assert constraint.error is None, name
@@ -43,10 +48,11 @@ def test_schemas_that_llama_cpp_refuses_are_refused(answers: Answers) -> None:
             answers.open(GrammarText(kind="json_schema", text=text))
 
 
-def test_grammars_of_llama_cpp_are_followed(answers: Answers) -> None:
+@PARTS
+def test_grammars_of_llama_cpp_are_followed(part: int, answers: Answers) -> None:
     found = [*grammars().values(), *(raw[1] for status, _, raw in schemas() if status == "SUCCESS" and len(raw) > 1)]
     assert len(found) > 70
-    for text in found:
+    for text in found[part::NUM_PARTS]:
         assert answers.open(GrammarText(kind="gbnf", text=text)).error is None
 
 

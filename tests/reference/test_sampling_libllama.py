@@ -167,6 +167,7 @@ def test_infill_on_a_real_vocabulary(vocab: object) -> None:
     assert {0, 1, 2} <= sizes
 
 
+@pytest.mark.slow
 def test_dry_with_breakers_on_a_real_vocabulary(vocab: object) -> None:
     breakers = ["\n", ":", '"', "*", "user said"]
     text = (

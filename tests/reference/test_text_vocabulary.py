@@ -12,11 +12,12 @@ from stoker.backends.llama.tokenizer import LlamaTokenizer
 from stoker.backends.llama.weights import LoadOptions, load_weights
 from stoker.text.detokenizer import Detokenizer
 from stoker.text.tokenizer import Tokenizer
+from tests.brief import mostly_slow
 
 TEXTS = ["Grüße, 世界! 😀👩‍👩‍👧‍👦🏳️‍🌈", "a  b\n\n\tc\u00a0\u200b", "नमस्ते — ﷽ 𝔘𝔫𝔦", "e\u0301 \U0010ffff \ufffd"]
 
 
-@pytest.fixture(scope="module", params=["smollm2_path", "gemma3_path"])
+@pytest.fixture(scope="module", params=mostly_slow(["smollm2_path", "gemma3_path"], ["smollm2_path"]))
 def tokenizer(request: pytest.FixtureRequest) -> Iterator[Tokenizer]:
     path: Path = request.getfixturevalue(request.param)
     tokenizer = LlamaTokenizer(load_weights(path, LoadOptions()))

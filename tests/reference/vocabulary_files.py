@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from ctypes import c_char, string_at
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class LibllamaVocabulary:
         self.model = self.lib.llama_model_load_from_file(os.fsencode(path), params)
         assert self.model, f"libllama does not take {path}"
         self.vocab = self.lib.llama_model_get_vocab(self.model)
+        self._piece = (c_char * 4096)()
 
     def close(self) -> None:
         self.lib.llama_model_free(self.model)
@@ -45,10 +47,9 @@ class LibllamaVocabulary:
         return token_ids[:count]
 
     def token_bytes(self, token_id: int, *, render_special: bool) -> bytes:
-        buffer = (self.lib.ctypes.c_char * 4096)()
-        size = self.lib.llama_token_to_piece(self.vocab, token_id, buffer, len(buffer), 0, render_special)
+        size = self.lib.llama_token_to_piece(self.vocab, token_id, self._piece, len(self._piece), 0, render_special)
         assert size >= 0
-        return buffer.raw[:size]
+        return string_at(self._piece, size)
 
     def eog_token_ids(self) -> set[int]:
         return {token_id for token_id in range(self.size) if self.lib.llama_vocab_is_eog(self.vocab, token_id)}

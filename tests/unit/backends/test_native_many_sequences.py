@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stoker.core.batch import CacheOp, Chunk, CopyPrefix, Truncate
+from tests.brief import mostly_slow
 from tests.reference.native_runs import all_rows, open_native, step
 from tests.tiny_models import TinyModel, write_tiny_model
 
@@ -18,7 +19,7 @@ LONGEST_COPY, LONGEST_CHUNK = 60, 40
 MODEL = TinyModel(type="Q8_0", num_layers=1)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8", "q4", "q16", "i16"])
+@pytest.mark.parametrize("kv_type", mostly_slow(["f16", "q8", "q4", "q16", "i16"], ["f16", "q4"]))
 def test_ten_thousand_sequences_leave_no_page_behind(kv_type: str, tmp_path: Path) -> None:
     rng = random.Random(kv_type)
     path = write_tiny_model(tmp_path / "m.gguf", MODEL)

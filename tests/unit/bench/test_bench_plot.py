@@ -12,6 +12,7 @@ from stoker.errors import InvalidInput
 from tests.unit.bench.bench_samples import make_failed, make_figures, make_results, make_sample
 
 
+@pytest.mark.slow
 def test_curves_of_two_servers_and_a_scenario_with_phases(tmp_path: Path) -> None:
     samples = [make_sample(server, r, concurrency=c) for server in "ab" for c in (1, 2) for r in range(3)]
     samples += [make_sample("a", scenario="restart", phase=phase) for phase in ("first", "again")]
@@ -20,6 +21,7 @@ def test_curves_of_two_servers_and_a_scenario_with_phases(tmp_path: Path) -> Non
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_nothing_at_all_can_be_drawn(tmp_path: Path) -> None:
     plot(make_results(), tmp_path / "empty.svg")
     assert "<svg" in (tmp_path / "empty.svg").read_text()

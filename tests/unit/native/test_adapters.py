@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stoker import _native
-from tests.brief import every
+from tests.unit.native.cases import beside_the_reference
 from tests.unit.native.low_rank import LowRank, load, merged, random_adapter
 from tests.unit.native.packed import aligned
 from tests.unit.native.tiny import Built, Reference, Slots, Tiny, build, token_ids
@@ -81,8 +80,7 @@ def test_several_add_up_and_a_tied_head_stays_as_it_is() -> None:
     assert error(slots.all_logits(0, ids), wanted) < 2e-5
 
 
-@pytest.mark.parametrize("kernels", _native.kernel_names())
-@pytest.mark.parametrize("sizes", every(2, [[1], [3], [17, 16], [60]]))
+@pytest.mark.parametrize(("kernels", "sizes"), beside_the_reference(2, [[1], [3], [17, 16], [60]]))
 def test_chunks_and_kernels(alone: list[NDArray[np.float32]], kernels: str, sizes: list[int]) -> None:
     slots = opened(kernels=kernels)
     for slot in range(4):

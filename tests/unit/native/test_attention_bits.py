@@ -32,7 +32,7 @@ def _wanted(heads: int, kv_heads: int, head_size: int, kv_type: str) -> NDArray[
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q4", "q16", "i16"])
 @pytest.mark.parametrize("kernels", _native.kernel_names())
-@pytest.mark.parametrize("shape", every(2, _SHAPES))
+@pytest.mark.parametrize("shape", every(3, _SHAPES))
 def test_heads_and_groups(shape: tuple[int, int, int], kernels: str, kv_type: str) -> None:
     built = _built(*shape)
     slots = Slots(built.open(kernels=kernels, kv_type=kv_type), built)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker import _native
-from tests.brief import every
+from tests.unit.native.cases import beside_the_reference
 from tests.unit.native.tiny import Slots, Tiny, build, token_ids
 
 MIXED = Tiny(
@@ -36,8 +36,7 @@ def reference(request: pytest.FixtureRequest) -> tuple[str, NDArray[np.float32]]
     return request.param, rows
 
 
-@pytest.mark.parametrize("kernels", _native.kernel_names())
-@pytest.mark.parametrize("sizes", every(3, [[1], [2], [13], [3, 5], [64], [100], [16, 17]]))
+@pytest.mark.parametrize(("kernels", "sizes"), beside_the_reference(3, [[1], [2], [13], [3, 5], [64], [100], [16, 17]]))
 def test_chunks_and_kernels(reference: tuple[str, NDArray[np.float32]], kernels: str, sizes: list[int]) -> None:
     kv_type, wanted = reference
     np.testing.assert_array_equal(rows_with(sizes, kernels=kernels, kv_type=kv_type), wanted)

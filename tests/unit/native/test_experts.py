@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stoker import _native
+from tests.unit.native.cases import beside_the_reference
 from tests.unit.native.tiny import Built, Reference, Slots, Tiny, build, token_ids
 
 COMMON: dict[str, Any] = {"num_experts": 12, "is_tied": False}
@@ -83,8 +83,7 @@ def test_sinks_weigh_the_same_with_every_type_of_keys(kv_type: str, limit: float
         assert np.linalg.norm((rows - wanted)[part]) / np.linalg.norm(wanted[part]) < limit
 
 
-@pytest.mark.parametrize("kernels", _native.kernel_names())
-@pytest.mark.parametrize("sizes", [[1], [3, 5], [16, 17], [60]])
+@pytest.mark.parametrize(("kernels", "sizes"), beside_the_reference(1, [[1], [3, 5], [16, 17], [60]]))
 def test_chunks_and_kernels(alone: tuple[Built, NDArray[np.float32]], kernels: str, sizes: list[int]) -> None:
     np.testing.assert_array_equal(rows_of(alone[0], sizes, kernels=kernels), alone[1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cache
@@ -320,7 +321,15 @@ def ask(
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             return await http.request(method, path, **kwargs)
 
-    return asyncio.run(go())
+    return _runner().run(go())
+
+
+@cache
+def _runner() -> asyncio.Runner:
+    """One loop, with one thread, for thousands of requests: to begin and end them costs as much as to answer."""
+    runner = asyncio.Runner()
+    atexit.register(runner.close)
+    return runner
 
 
 def chat(runtime: FakeRuntime, **body: Any) -> httpx.Response:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from stoker.server.endpoints import ENDPOINTS
 from stoker.server.openapi import openapi_document
-from tests.brief import IS_BRIEF
+from tests.brief import IS_BRIEF, examples
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
@@ -63,7 +63,7 @@ def test_document_names_the_fields_and_what_becomes_of_them():
 @pytest.mark.timeout(120)
 @SCHEMA.parametrize()
 @settings(
-    max_examples=6,
+    max_examples=examples(12),
     deadline=None,
     derandomize=True,
     database=None,
