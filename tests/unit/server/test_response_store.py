@@ -60,10 +60,18 @@ def test_oldest_leave_when_they_are_too_large():
     for name in "ab":
         store.put(ME, response(name, "x" * 1000), [Message(role="user", content="y" * 1000)])
     assert kept(store, "a", "b") == ["b"]
+    store.put(ME, response("c", "x" * 1000), [Message(role="user", content="y" * 1000)])
+    assert kept(store, "b", "c") == ["c"], "what left is no longer counted"
+
+
+def test_what_is_too_large_alone_evicts_nothing_else():
+    store = ResponseStore(ServerConfig(max_stored_bytes=10_000))
+    store.put(ME, response("a"), ())
+    store.put(ME, response("b"), ())
     store.put(ME, response("large", "x" * 10_000), ())
-    assert kept(store, "b", "large") == []
-    store.put(ME, response("c"), ())
-    assert kept(store, "c") == ["c"], "what left is no longer counted"
+    assert kept(store, "a", "b", "large") == ["a", "b"]
+    store.put(ME, response("b", "x" * 10_000), ())
+    assert kept(store, "a", "b") == ["a"], "the value that it should replace is not served as the new one"
 
 
 def test_a_response_is_kept_for_a_while():

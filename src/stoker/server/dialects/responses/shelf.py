@@ -52,6 +52,8 @@ class Shelf:
         """Stores a value under a key, and replaces any other. A value larger than the limit of bytes is not stored."""
         self.remove(key)
         size_bytes = value.size_bytes
+        if size_bytes > self._config.max_stored_bytes:
+            return
         self._kept[key] = (self._clock(), size_bytes, value)
         self._num_bytes += size_bytes
         self._evict()
