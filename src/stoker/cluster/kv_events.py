@@ -79,7 +79,7 @@ class Translator:
     def __init__(self) -> None:
         self._told: dict[str, set[int]] = {POOL: set(), MEMORY: set()}
         self._blocks: dict[int, _Block] = {}
-        """All blocks that were published as stored."""
+        """All blocks that were published as stored, until they are published as removed."""
 
     def events(self, answer: BlocksHeld) -> list[Event]:
         """The events of one answer. Blocks of the pool must come with their tokens."""

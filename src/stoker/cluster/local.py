@@ -1,4 +1,4 @@
-"""`stoker cluster serve`: starts or joins a Ray cluster, serves models on it, and restores its state at the end."""
+"""`stoker cluster serve`: starts or joins a Ray cluster, serves models on it, and ends what it has started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stoker.errors import ConfigError, ModelNotLoaded, StokerError
 logger = logging.getLogger(__name__)
 
 _ALONE: Mapping[str, str] = {**ENVIRONMENT, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}
-"""Ray's environment for a cluster on one machine. There is no outer load balancer, so draining needs little time."""
+"""Ray's environment for a cluster on one machine. Without an outer load balancer, a short draining time suffices."""
 _PORTS = (
     "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",

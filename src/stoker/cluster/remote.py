@@ -1,4 +1,4 @@
-"""`RemoteEngine`: an engine replica on another node as a `Runtime`. It sends orders to the replica and takes reports.
+"""`RemoteEngine`: an engine replica anywhere in the cluster as a `Runtime`. Sends orders to it and takes its reports.
 
 Each runtime connects only once. When the connection breaks, or is silent for too long, all its requests end with
 `EngineCrashed`, and the fleet makes a new runtime for the replica. This module knows nothing of Ray.

@@ -40,7 +40,7 @@ BEAT_S = 1.0
 PATIENCE_S = 20.0
 """Seconds of silence after which a front counts as gone."""
 MAX_UNREAD = 100_000
-"""Maximum number of block changes that wait for a front; with more, it gets a list of all blocks instead."""
+"""Number of unread block changes from which on a front gets a list of all blocks instead."""
 
 
 class Session:
@@ -204,7 +204,7 @@ class Session:
                 async for event in events:
                     self._note_progress(submit, event)
                     self._tell(event)
-                    await resumed.wait()  # then the engine pauses the request when its own inbox is full
+                    await resumed.wait()  # events stay unread; the engine pauses the request when its inbox is full
         except StokerError as error:
             self._tell(Failed.of(submit.request_id, error))
         finally:

@@ -105,12 +105,12 @@ class CachedPrefixes:
         return bool(self._held)
 
     def num_blocks(self, replica: int) -> int | None:
-        """How many blocks a replica holds; None = it has not reported any."""
+        """How many blocks a replica holds; None = it has sent no report."""
         held = self._held.get(replica)
         return None if held is None else len(held)
 
     def matched_tokens(self, beginning: Beginning) -> Callable[[int], int]:
-        """For one prompt: a function from a replica's number to the prompt tokens that the replica has cached."""
+        """For one prompt: a function from a replica's number to the estimated prompt tokens it need not compute."""
         known, num_shared = self._find(beginning)
         limit, now = min(num_shared, beginning.num_tokens - 1), self._clock()
 

@@ -76,7 +76,7 @@ class ModelEntry:
         self.job: asyncio.Task[None] | None = None
         """The running job: measuring, loading, reloading or unloading the model."""
         self.is_loading = False
-        """A runtime is being started, or is about to be, that is not `instance` yet."""
+        """The model has no `instance`, and a runtime is being started or about to be."""
         self.is_draining = False
         """No new requests: the instance is closed when its last request has ended."""
         self.yields = False

@@ -31,7 +31,7 @@ _QUIET_AFTER_S = 60.0
 _ASK_S = 5.0
 """Timeout of a question to an engine. An engine that does not answer is in a long step, or gone: its limit stays."""
 _WORTHWHILE_PART = 32
-"""A limit is raised by at least the share divided by this number, unless running requests need more than the limit."""
+"""A limit is raised by at least the share divided by this number, unless requests need more than the limit."""
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ class ModelEvent:
     """File that is being transferred, in the state `downloading`."""
     completed_bytes: int = 0
     total_bytes: int = 0
-    """Size of the download; 0 = unknown."""
+    """Size of the present transfer, of which `completed_bytes` are done; 0 = unknown."""
 
 
 class ModelEvents:

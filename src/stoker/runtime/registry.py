@@ -107,7 +107,7 @@ class Registry:
 
     @property
     def events(self) -> ModelEvents:
-        """Events about models that are loaded, unloaded, added or removed."""
+        """Events about models that are loaded, unloaded, downloaded or removed, see `ModelEvent`."""
         return self._residency.events
 
     def statuses(self) -> list[ModelStatus]:
@@ -236,6 +236,7 @@ class Registry:
 
         Raises:
             ModelNotFound: no model has the name `model` or `source`.
+            ModelNotLoaded: the server starts or stops, or the model is being loaded or unloaded already.
             StokerError: the model cannot be loaded; only with `waits`.
         """
         entry = await self._look_up(model, exact=True)
@@ -326,7 +327,7 @@ class Registry:
         return {name for entry in self._entries.values() for name in entry.spec.names}
 
     def _without_taken_names(self, spec: ModelSpec) -> ModelSpec | None:
-        """A name that two models claim stays with the model that was added first."""
+        """The specification without names that earlier models have; None if its id is such a name."""
         taken = self._taken_names()
         names = tuple(name for name in spec.names if name not in taken)
         return replace(spec, names=names) if spec.model_id in names else None

@@ -99,7 +99,7 @@ class Replica:
         return self.runtime.card
 
     def health(self) -> Health:
-        """The engine's health; a draining replica is not ready and has the state `draining`."""
+        """The engine's health; if the engine is ready but the replica drains: not ready, with the state `draining`."""
         health = self.runtime.health()
         if self.phase is not Phase.DRAINING or not health.is_ready:
             return health

@@ -12,7 +12,7 @@ from stoker.runtime.replica_config import MAX_REPLICAS
 from stoker.runtime.routing import Beginning, beginning_of
 
 _MAX_ATTEMPTS = 2 * MAX_REPLICAS
-"""Maximum number of replicas that a request is sent to if all refuse it."""
+"""Maximum number of times that a request is sent to a replica, if all refuse it."""
 
 
 def beginning_of_submit(submit: Submit) -> Beginning:
@@ -37,7 +37,7 @@ class ReplicaRequest:
         self.deadline = deadline
         self.beginning = beginning_of_submit(submit)
         self.avoids: set[int] = set()
-        """Replicas that refused the request, or that it has left, where its id may still be in use."""
+        """Replicas that failed or refused the request, or that it has left, where its id may still be in use."""
         self.replica: int | None = None
         self.patience_ends = float("-inf")
         """The time until which the request waits for a replica to come back; only a crash extends it."""
@@ -64,7 +64,7 @@ class ReplicaRequest:
         self.replica, self.is_recalled, self._is_here = replica, False, False
 
     def recall(self) -> None:
-        """Recalls the request from its replica: `followed` ends before the next event, which is not interrupted."""
+        """Recalls the request: `followed` ends at once if it waits for an event, else after the event it yielded."""
         assert self.may_be_recalled
         assert self.replica is not None, "it waits somewhere"
         self._left = self.replica

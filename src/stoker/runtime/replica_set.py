@@ -24,7 +24,7 @@ _COMPUTING = ("ready", "stalled")
 
 
 class ReplicaSet:
-    """The replicas of one model, which the set closes when they are removed or the set is. Belongs to one event loop.
+    """The replicas of one model. Closes each one when it is removed, or with the set. Belongs to one event loop.
 
     Args:
         may_refill: replicas may be added again when none is left.
@@ -99,7 +99,7 @@ class ReplicaSet:
         return [min(serving, key=lambda replica: _STATES.index(replica.runtime.health().state))]
 
     def computing(self) -> list[Replica]:
-        """Replicas whose engine runs, including draining ones."""
+        """Replicas whose engine runs, whether they get requests or not, such as draining ones."""
         return [replica for replica in self.replicas if replica.runtime.health().state in _COMPUTING]
 
     def card(self) -> ModelCard:

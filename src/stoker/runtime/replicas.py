@@ -69,7 +69,7 @@ class Fleet(Protocol):
         ...
 
     def check(self) -> None:
-        """Scales, and removes replicas that have drained or failed. A fleet calls this about once a second."""
+        """Adds, drains and removes replicas as is due now. A fleet calls this itself about once a second."""
         ...
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class ReplicatedRuntime:
         self._clock = clock
         self._prefixes = fleet.prefixes
         self._caches: dict[int, tuple[Runtime, int]] = {}
-        """By replica: the runtime and its restart count when requests were last sent; a change means an empty cache."""
+        """By replica: its runtime and restart count when a request was last routed; a change means an empty cache."""
         self._requests: dict[str, ReplicaRequest] = {}
         self._starting: asyncio.Future[None] | None = None
 
@@ -125,7 +125,7 @@ class ReplicatedRuntime:
         return self._replicas.health()
 
     def check(self) -> None:
-        """Scales, removes drained and failed replicas, and moves waiting requests. The fleet does so once a second."""
+        """Checks the replicas, see `Fleet.check`, and moves waiting requests. The fleet does so about once a second."""
         self._fleet.check()
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:

@@ -6,7 +6,7 @@ A request is watched from its submission to its end. It ends in exactly one of t
 watch() --> refused             an error instead of `Accepted`
         --> failed              an error later
         --> stop | length       the last output
-        --> abort               closed before one of the above: its client has left
+        --> abort               closed before any of the above: its client has left
 ```
 """
 
@@ -141,7 +141,7 @@ class RequestGroup:
     """The answers to one prompt, each of which is a request of its own.
 
     Args:
-        metrics: gets the group's numbers when its last answer has ended.
+        metrics: gets the group's numbers when all computed answers have finished.
         n: number of answers that the client asked for.
         num_computed: number of answers that are computed.
     """

@@ -294,7 +294,7 @@ class Residency:
             self._settle(entry, instance)
 
     async def _bring(self, entry: ModelEntry, spec: ModelSpec) -> Instance:
-        """Starts a runtime, whose memory plan fits into what was reserved for it plus what is free."""
+        """Starts a runtime; returns its instance. The plan fits into reserved and free memory, and is then reserved."""
         plan = None
         if entry.needs is not None:
             placed = entry.needs.placed(self._ledger.device_room() + entry.reserved_device_bytes)

@@ -1,8 +1,8 @@
 """Chooses the replica for a request: the one that has to compute the fewest tokens until it is answered. Sends nothing.
 
 The cost of a replica is its pending work plus the tokens of the new prompt that are probably not in its prefix cache.
-A conversation therefore stays on one replica until that costs more than computing its prompt elsewhere. NVIDIA Dynamo's
-router counts both in tokens, too; SGLang's router also remembers what was sent where instead of asking engines.
+A conversation therefore stays on one replica until that costs more than computing its prompt elsewhere. Counting both
+in tokens is from NVIDIA Dynamo's router; remembering what was sent where, instead of asking engines, is from SGLang's.
 
 ```
 prompt   [ 256 bytes | 256 bytes | … rest ]     an id of a token counts as 4 bytes, about what its text takes

@@ -1,4 +1,4 @@
-"""Divides the resources of a machine among the replicas of a model, and KV memory among models. It measures nothing.
+"""Divides the resources of a machine among the replicas of a model, and KV memory among models. It only computes.
 
 Options describe the model as a whole: with one engine or eight, `--parallel 8` means eight requests at a time.
 """

@@ -1,4 +1,4 @@
-"""Merges the heartbeats of several engines into one. Gauges are added up; counters of engines that are gone remain."""
+"""Merges the heartbeats of several engines into one: gauges of present engines, and counters also of ended ones."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ class Sight:
     """An update for one follower: what it has not seen yet."""
 
     engines: tuple[EngineView, ...]
-    """The newest view of each engine, with the new steps and moments. Empty = no engine can be asked."""
+    """The newest view of each engine, with the new steps and moments. Empty = no engine has answered."""
     error: StokerError | None = None
-    """Why no engine can be asked; None = an engine can be asked."""
+    """Why no engine can be asked; None = no poll has failed since the last answer, other than by its timeout."""
 
 
 @dataclass(slots=True, eq=False)

@@ -138,7 +138,7 @@ class Answers:
         self.cached_tokens += usage.cached_tokens
 
     async def _attempts(self, asked: Asked) -> AsyncGenerator[Output, None]:
-        """Repeats a request without a token once on the restarted server."""
+        """The outputs of a request. If the server dies before the first token, repeats the request once on the next."""
         incarnation = await asked.within(self._supervisor.successor("is restarting"))
         for is_last in (False, True):
             reader = asked.reader()

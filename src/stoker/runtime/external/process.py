@@ -136,7 +136,7 @@ class ServerProcess:
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         """Waits for the process on a thread of its own, which works on all platforms."""
         code = self._process.wait()
-        self._threads[0].join(_JOIN_S)  # reads the last output; bounded, as a grandchild may hold the pipe open
+        self._threads[0].join(_JOIN_S)  # until the last output is read; a grandchild may hold the pipe open
         with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
             loop.call_soon_threadsafe(self._note_exit, code)
 

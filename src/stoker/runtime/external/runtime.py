@@ -348,7 +348,7 @@ class ExternalRuntime:
         """The result of `ask`; if the server dies meanwhile, asks once more on the restarted server.
 
         Raises:
-            EngineCrashed: the restarted server died, too.
+            EngineCrashed: the restarted server died, too, or did not answer in time.
             ModelNotLoaded: no server runs.
         """
         serving = self._ready()

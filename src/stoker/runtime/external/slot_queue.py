@@ -90,7 +90,7 @@ class SlotQueue:
         self._admit()
 
     def charge(self, request: Request, num_tokens: int) -> None:
-        """Charges the request's client with `num_tokens` generated tokens, for fairness between clients."""
+        """Charges `num_tokens`, of the prompt or generated, to the request's client, for fairness between clients."""
         self._queue.charge(request.client_key, num_tokens)
 
     def _admit(self) -> None:

@@ -15,7 +15,8 @@ def constraint_fields(outline: Outline | None) -> dict[str, object]:
     """The fields of the request to llama-server; empty if the answer is not constrained.
 
     Raises:
-        UnsupportedParameter: llama-server does not support the constraint.
+        UnsupportedParameter: llama-server does not support this kind of constraint, a constraint in a continued answer,
+            a reasoning budget, or ending reasoning during the stream.
         InvalidInput: the JSON schema is not valid JSON.
     """
     if outline is None:

@@ -47,7 +47,7 @@ class ModelFile:
     """Default sampling parameters: those of the preset, else the model's recommendations, else the configured ones."""
     task: Task
     pooling: Pooling | None
-    """Pooling of embeddings; None = llama-server's default."""
+    """Pooling of embeddings; None = the model generates text."""
     embedding_size: int
     context_size: int
     """Maximum length of a single request."""

@@ -27,7 +27,7 @@ class Slots:
 
         Raises:
             BrokenOff: the server is gone.
-            StokerError: the server did not answer within `timeout_s` seconds, or with an error.
+            StokerError: the server did not answer within `timeout_s` seconds, or answered with an error.
         """
         states = [_state(slot) for slot in decode(await client.get("/slots", timeout_s), list[Slot], "slots")]
         self.num_retained = sum(state.num_tokens for state in states if state.request_id is None)

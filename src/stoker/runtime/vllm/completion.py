@@ -110,7 +110,8 @@ def constraint_fields(outline: Outline | None) -> dict[str, object]:
     """The fields of the request to vLLM; empty if the answer is not constrained.
 
     Raises:
-        UnsupportedParameter: constraints of this kind are not passed to vLLM.
+        UnsupportedParameter: this kind of constraint is not passed to vLLM; or a constraint with reasoning or in a
+            continued answer, or a reasoning budget, is not supported.
         InvalidInput: a constraint that must be JSON is not valid JSON.
     """
     if outline is None:

@@ -59,7 +59,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One event of the reply to `POST /v1/completions`. The last event has the usage, and no choices."""
+    """One event of the reply to `POST /v1/completions`. The last one before `[DONE]` has the usage, and no choices."""
 
     choices: list[Choice] = []
     usage: Usage | None = None
