@@ -1,7 +1,7 @@
 """Messages about the blocks of KV that an engine holds; `block_ledger` produces them.
 
-A block has 32 entries. Its number is a hash of these and of all entries before them (`core.blocks`), so equal prompts
-have equal block numbers in every process.
+A block has 32 entries. Its number is a hash of these, of all entries before them and of the LoRA adapters, see
+`core.blocks`. Equal prompts with equal adapters thus have equal block numbers in every process.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Call(Generic[T]):
             self.future.set_exception(error)
 
     def end(self, error: StokerError) -> None:
-        """Ends a call that is not done with `error`."""
+        """Ends the call with `error`, unless it is done already."""
         if self.future.done():
             return
         if self.future.running() or self.future.set_running_or_notify_cancel():

@@ -106,7 +106,7 @@ class CardTemplate:
         raise error
 
     def _check(self, messages: Sequence[Message]) -> None:
-        """Checks roles and contents: most templates write any role unchanged, so a typo would silently go unnoticed."""
+        """Checks roles and contents: most templates write any role unchanged, so a typo would change the prompt."""
         for index, message in enumerate(messages):
             if not (message.role in _USUAL_ROLES or self._names_role(message.role)):
                 usual = ", ".join(sorted(_USUAL_ROLES))

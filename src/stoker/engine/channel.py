@@ -111,7 +111,7 @@ class Channel:
         return self._held is not None
 
     async def _arrival(self) -> None:
-        """Waits until a frame may have arrived. The descriptor signals each change once, and no earlier changes."""
+        """Waits until a frame may have arrived. The descriptor signals only a change, once, not frames from before."""
         waiter = self._waiter = self._loop.create_future()
         self._loop.add_reader(self._descriptor, self._wake)
         await waiter

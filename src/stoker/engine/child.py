@@ -80,7 +80,7 @@ class Child:
         return self._process.pid
 
     async def stop(self, grace_s: float) -> None:
-        """Sends `Shutdown`, SIGTERM after `grace_s`, and SIGKILL after another `grace_s`. Waits until it has exited."""
+        """Sends `Shutdown`, after `grace_s` SIGTERM, after another `grace_s` SIGKILL. Frees everything, see `reap`."""
         with contextlib.suppress(StokerError):
             self.channel.send(Shutdown())
         if not await self._has_exited(grace_s):
@@ -90,7 +90,7 @@ class Child:
         await self.reap()
 
     async def reap(self) -> None:
-        """Kills the process if it still runs, waits for its exit, and frees everything."""
+        """Kills the process if it still runs, waits a few seconds at most for its exit, and frees everything."""
         self._process.kill()  # has no effect on a process whose exit was already waited for
         if await self._has_exited(_REAP_S):
             self._waiter.join(_REAP_S)

@@ -129,7 +129,7 @@ class EngineClient:
         return self._card
 
     async def _open_encoder(self, card: ModelCard) -> None:
-        """Checks a projector that the configuration names now; one found beside the model is checked on first use."""
+        """Checks a projector at once if the configuration names it; one found beside the model, on its first use."""
         if self._encoder is None:
             return
         self._encoder.open()

@@ -220,7 +220,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(message, parameter="image_min_tokens")
         for name in ("ctx_size", "kv_tokens"):
             _check_range(name, getattr(self, name), 1, 2**31 - 1)
-        # JSON has no infinity: -inf would arrive in the engine's process as null.
+        # JSON has no infinity: an infinite bias would arrive in the engine's process as null.
         if any(isinf(bias) for bias in (self.sampling.logit_bias or {}).values()):
             raise InvalidInput("`logit_bias` of -inf: use `banned_token_ids`", parameter="logit_bias")
 

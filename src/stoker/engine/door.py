@@ -54,7 +54,7 @@ class Door:
     def retry_after_s(self) -> float:
         """Seconds after which a refused client should retry, 1 to 60: estimated time until `parallel` requests end.
 
-        The estimate uses the recent rate. If no request has ended for longer than that, the time without an end counts.
+        The estimate uses the recent rate. If no request has ended for longer, running ones probably take as long again.
         """
         return min(max(self._recent_s(), self._silent_s(), _MIN_RETRY_S), _MAX_RETRY_S)
 

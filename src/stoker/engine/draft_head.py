@@ -20,7 +20,8 @@ _FEW_ROWS = 16
 
 
 class HeadDrafts:
-    """A `DraftPort` that drafts with a draft head. The head uses the model's own state, so it never has to catch up.
+    """A `DraftPort` that drafts with a draft head. The head follows the model in a slot or cannot draft for it, so that
+    it never has to catch up.
 
     Args:
         port: the draft head; this object does not close it.

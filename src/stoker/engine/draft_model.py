@@ -142,7 +142,7 @@ class DraftModel:
         return slot
 
     def _taken(self, sequence: Sequence) -> _Slot:
-        """A slot for a sequence without one: the idle slot with the longest common prefix, or else the oldest one."""
+        """Gives an idle slot to a sequence: the one with the longest common prefix, or the least recently used."""
         key, entries = sequence.cache_key, sequence.entries
         idle = [slot for slot in self._slots if not slot.is_running]
         same = {slot: _num_common(slot.entries, entries, 0) if slot.key == key else 0 for slot in idle}
@@ -156,7 +156,7 @@ class DraftModel:
         return slot
 
     def _make_room(self, num_entries: int, kept: set[_Slot]) -> bool:
-        """Erases slots of sequences that do not run, least recently used first, until `num_entries` fit; False = no."""
+        """Erases slots that are not running, least recently used first, until `num_entries` fit. False = no room."""
         left = self._info.kv_tokens - sum(len(slot.entries) for slot in self._slots) - num_entries
         for slot in sorted(self._slots, key=lambda slot: slot.last_used):
             if left >= 0:

@@ -35,7 +35,7 @@ MAX_QUEUED_TOKENS = 2**20
 """Maximum number of queued tokens; a larger request is accepted only while no tokens are queued."""
 _RETRY_S = 5.0
 _LEAST_SHARE = 0.25
-"""Least time for embeddings, as a fraction of the time that generation takes in a step, so that embeddings go on."""
+"""Least time for embeddings in a step: fraction of the time of generation, or of the target if that is longer."""
 _FIRST_GUESS = 128
 """Tokens of a pass while no stream (generation) runs, until the cost of a pass has been measured."""
 _MIN_TOKENS = 16
@@ -128,8 +128,8 @@ class EmbeddingRequests:
         embedder: computes embeddings of the engine's model.
         tokenizer: safe to use from several threads.
         name: name of the model, for error messages.
-        target_step_s: maximum duration of a step while streams (generation) run, in seconds.
-        idle_step_s: maximum duration of a step while no streams run, in seconds.
+        target_step_s: target duration of a step while streams (generation) run, in seconds.
+        idle_step_s: target duration of a step while no streams run, in seconds.
         clock: seconds; only differences count.
     """
 

@@ -1,4 +1,4 @@
-"""The engine's step: schedule, forward pass, sampling, update, publish. It starts no thread and does no I/O."""
+"""The engine's step: schedule, forward pass, sampling, update, publish. It knows no threads, processes or clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _WARM_UP_PROMPT, _WARM_UP_ANSWER = 16, 4
 class Engine:
     """A loaded model with its scheduler, sampler and live requests. `EngineWorker` runs it on a thread.
 
-    Any thread may call `admit`, `admit_embedding` and `prepare_constraints`; all else belongs to the thread that steps.
+    Any thread may call `admit`, `admit_embedding`, `prepare_constraints`, and `answer` for questions about texts; all
+    else belongs to the thread that steps.
 
     Args:
         loaded: the model; `close` closes its backend.
@@ -119,7 +120,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """A request or embedding job can go on, a paused request is past its deadline, or KV is due for export."""
+        """A request that is not paused is alive, a paused one is past its deadline, or KV is due for export."""
         return self._scheduler.has_work or self._transfers.has_work or self._embeddings.has_work or self._has_late
 
     @property
@@ -265,7 +266,7 @@ class Engine:
         self._scheduler.speculation.forget_counts()
 
     def prepare_constraints(self) -> None:
-        """Builds what the first request with a grammar needs. For idle times; any thread may call it."""
+        """Starts to build what the first request with a grammar needs. For idle times; any thread may call it."""
         self._admission.outlines.prepare()
 
     def _end_reasoning(self, reply_id: str) -> int:

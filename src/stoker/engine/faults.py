@@ -8,7 +8,7 @@ from stoker.sampling.sampler import RowState
 
 
 def fault_of(row: RowState) -> GrammarFailed | None:
-    """The error of a row whose constraint cannot be followed any further; None = it has none."""
+    """The error of a row whose constraint cannot be followed any further; None = it can be followed."""
     constraint = row.constraint
     if constraint is None or constraint.error is None:
         return None

@@ -17,11 +17,11 @@ def look_rarely() -> None:
 
 
 def look_as_usual() -> None:
-    """Restores Python's default frequency of collections."""
+    """Restores the usual frequency of collections. Unlike `settle`, it excludes no object from them."""
     gc.set_threshold(*_USUAL)
 
 
 def settle() -> None:
-    """Ends the start: excludes all current objects from collection, and restores the default frequency."""
+    """Ends the start: excludes all current objects from collection, and restores the usual frequency."""
     gc.freeze()
     look_as_usual()

@@ -1,4 +1,4 @@
-"""Measures the durations of steps, and of each request's queueing, prefill and generation, as histograms."""
+"""Measures the durations of steps, and of each request's queueing, prefill and whole computation, as histograms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PHASE_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0),
     *(30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
 )
-"""Histogram buckets for a phase of a request (queue, prefill), in seconds: as in vLLM, but finer below 0.3 s."""
+"""Histogram buckets for a phase of a request (such as prefill), in seconds: as in vLLM, but finer below 0.3 s."""
 COMPILE_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Histogram buckets for the compilation of one grammar, in seconds."""
 _MAX_STEPS = 32

@@ -104,7 +104,7 @@ class Outlines:
         return Bounds(spanned, relaxed)
 
     def prepare(self) -> None:
-        """Builds what the first grammar needs. Call it only while no request waits for a token."""
+        """Starts to build what the first grammar needs. Call it only while no request waits for a token."""
         if not self._info.can_generate:
             return
         with suppress(InvalidInput):  # the compiler is being closed

@@ -148,7 +148,7 @@ class _EngineProcess:
         """What the first request with a grammar needs has been built, or is being built."""
         self._files = ThreadPoolExecutor(1, thread_name_prefix="stoker-slot-files")
         self._admissions: list[Future[None]] = []
-        """Tasks of other threads that may not have ended; the worker's `Door` bounds their number."""
+        """Tasks of other threads that may not have ended. The worker's `Door` bounds requests, the parent questions."""
         self._writer = threading.Thread(target=self._write, name="stoker-writer", daemon=True)
 
     def run(self) -> int:
@@ -227,7 +227,7 @@ class _EngineProcess:
             self._on_another_thread(partial(self._accept, submit), submit)
 
     def _is_quick(self, submit: Submit) -> bool:
-        """The prompt is too short for another thread to pay off, needs no grammar, and the parent reads its events."""
+        """The request is so quick to admit that another thread would not pay off, and the parent reads its events."""
         is_plain = submit.outline is None or submit.outline.grammar is None
         return is_plain and not self._num_queued and not submit.text_bias and _size(submit) <= _SHORT_TEXT
 

@@ -275,7 +275,7 @@ class BlocksHeld(Answer, frozen=True, tag=True):
     ledger: str
     """Name of the engine's `BlockLedger`; another name means another engine process."""
     serial: int
-    """Number of answers with changes so far. An answer without `is_whole` has the changes since `serial - 1`."""
+    """Number of answers with changes so far. Changes (`is_whole` is False) continue the answer with `serial - 1`."""
     is_whole: bool
     """`stored` has all blocks that the engine holds, not only changes."""
     stored: list[StoredBlocks]

@@ -29,7 +29,7 @@ class RequestIntake:
         tokenizer: safe to use from several threads.
         sampler: opens the sampling state of each stream.
         adapters: the loaded LoRA adapters.
-        defaults: sampling parameters for those that a request leaves open; `BUILT_IN` has the remaining ones.
+        defaults: values of the sampling parameters that a request leaves open; `BUILT_IN` fills in the rest.
         clock: seconds; the clock of deadlines.
         lowers_apart: see `Outlines`.
     """

@@ -92,7 +92,7 @@ class RequestMedia:
         task.add_done_callback(tasks.discard)
 
     def forget(self, request_id: str) -> None:
-        """Drops the files of a request that has ended, and cancels their encoding."""
+        """Drops the files of a request that has ended. Their rows are not sent; an encoding that has begun goes on."""
         self._owners.pop(request_id, None)
         for task in self._tasks.pop(request_id, ()):
             task.cancel()

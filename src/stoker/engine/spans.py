@@ -1,4 +1,4 @@
-"""Detects the reasoning in an answer token by token, and constrains it: reasoning budget, then content by a grammar."""
+"""Detects the reasoning in an answer token by token; limits it by a budget, and the content by a grammar."""
 
 from __future__ import annotations
 

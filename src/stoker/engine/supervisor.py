@@ -363,9 +363,9 @@ def _adapters_of(config: EngineConfig) -> tuple[list[str], tuple[AdapterSpec, ..
 
 
 def same_sizes(config: EngineConfig, card: ModelCard) -> EngineConfig:
-    """The configuration for a restarted engine, with the context and KV sizes of the first one's card.
+    """The configuration for a restarted engine or a replica, with the context and KV sizes of the first engine's card.
 
-    Clients rely on these sizes. Without them, the restarted engine would use the memory that is free then.
+    Clients rely on these sizes. Without them, the other engine would size itself by the memory that is free then.
     """
     return msgspec.structs.replace(
         config, ctx_size=card.context_size or None, kv_tokens=card.kv_tokens or None, num_replicas=1

@@ -76,7 +76,7 @@ class Transfers:
         self._store.on_arrival(call)
 
     def export(self) -> bool:
-        """Exports the KV that is due to the tiers. To be called between two steps, before another step is scheduled.
+        """Gives the tiers the KV that is due for export. Called between two steps, before another step is scheduled.
 
         Returns:
             The new value of `has_work`.
@@ -139,7 +139,7 @@ class Transfers:
         )
 
     def close(self) -> None:
-        """Closes the tiers, and waits a bounded time for their thread."""
+        """Closes the tiers, and waits a bounded time for the disk's thread."""
         if not self._store.close():
             logger.error("the prefix cache on disk did not close in time; blocks that were being written are lost")
 

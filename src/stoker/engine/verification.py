@@ -1,4 +1,4 @@
-"""Verifies drafts of speculative decoding: samples row by row as without drafts, while the drafted tokens come out."""
+"""Verifies drafts of speculative decoding: samples row by row, as without drafts, until a token differs."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class EngineWorker:
     """Runs an engine until it is closed or dies. Safe to use from several threads.
 
     The worker owns the engine: its thread closes it. If a step raises, every live request ends with
-    `EngineCrashed`, and the worker refuses all further calls.
+    `EngineCrashed`, and the worker refuses all further requests and questions.
 
     Args:
         engine: freshly built.

@@ -57,7 +57,7 @@ class SequenceBreakers:
         return found
 
     def _is_end_in(self, text: bytes, first: int) -> bool:
-        """Whether a breaker ends at `first` or later. Pieces of text are looked up in a set, for many breakers."""
+        """Whether a breaker ends at `first` or later. Looks pieces of text up in a set: there may be many breakers."""
         return any(
             text[end - length : end] in self._breakers
             for length in self._lengths[: bisect_right(self._lengths, len(text))]
@@ -75,7 +75,7 @@ class SequenceBreakers:
             pieces = [self._token_bytes(token_id) for token_id in history[-size:]]
             text = b"".join(pieces)
             end = max((text.rfind(b) + len(b) for b in self._breakers if b in text), default=0)
-            # A breaker that begins before this text may end after `end` only if `end` is within `_tail_length`.
+            # A breaker that begins before this text may end after `end` only if `end` <= `_tail_length`.
             if size >= len(history) or end > self._tail_length:
                 return _num_since(end, pieces) if end else len(history), self._last_bytes(text)
             size *= 4
@@ -204,7 +204,7 @@ def _num_since(end: int, pieces: list[bytes]) -> int:
 
 
 def _z_function(tokens: list[int]) -> list[int]:
-    """For each position, how many tokens from it equal the list's beginning; 0 at position 0 (Gusfield 1997, 1.4)."""
+    """For each position, how many tokens from it equal the list's start; 0 at 0. Linear time (Gusfield 1997, 1.4)."""
     lengths = [0] * len(tokens)
     left = right = 0
     for k in range(1, len(tokens)):

@@ -96,7 +96,7 @@ class Penalties:
 
     @property
     def window(self) -> int | None:
-        """Number of last tokens that count; None = all."""
+        """Number of latest tokens whose repetition is penalized; None = the whole history."""
         return self._counts.window
 
     @property

@@ -93,7 +93,7 @@ class RowKernels(Protocol):
     def guess(
         self, logits: NDArray[np.float32], rows: Sequence[CompiledRow | None], aheads: Sequence[int], /
     ) -> list[int]:
-        """The tokens that requests would choose `aheads` tokens after their next one. Changes no history."""
+        """As `choose`, the tokens that requests would choose `aheads` tokens after their next one. Changes no state."""
         ...
 
     def renew(self, row: Row, maxima: NDArray[np.float32], token_ids: TokenIds, /) -> None:
@@ -131,7 +131,7 @@ def compile_chain(
     top_k = top_k if 0 < top_k < vocab_size else 0
     top_p = 1.0 if params.top_p is None else params.top_p
     if not top_k and top_p >= 1:
-        return None  # without truncation, compiled code has no ranked candidates to draw from
+        return None  # without top-k and top-p, compiled code has no ranked candidates to draw from
     return (params.temperature, top_k, top_p, -log(params.min_p) if params.min_p else inf)
 
 

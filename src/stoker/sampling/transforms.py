@@ -62,7 +62,7 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class TypicalP:
-    """Keeps the tokens whose surprise is nearest to the entropy, up to a probability above `p` (arXiv:2202.00666)."""
+    """Keeps the tokens of surprise nearest to the entropy, up to a total probability above `p` (arXiv:2202.00666)."""
 
     p: float
 
