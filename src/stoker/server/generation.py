@@ -154,7 +154,7 @@ class Generation:
         self._echoes = _Echoes(request.num_computed)
         self.opened_s = time.monotonic()
         self.first_output_s: float | None = None
-        """Time of the first output of any choice, in seconds of `time.monotonic`; None = none yet."""
+        """Time of the first token of any choice, in seconds of `time.monotonic`; None = none yet."""
 
     @classmethod
     async def open(cls, served: ServedModel, request: GenerationRequest) -> Generation:
@@ -209,8 +209,8 @@ class Generation:
     def timing(self) -> Timing:
         """The longest prefill and the longest decode of all choices, with the sums of drafted and accepted tokens.
 
-        Read it at the end. If an engine reports no timings, the durations are measured here, with the delays that other
-        work on the event loop causes.
+        Read it at the end. Before the end, or if an engine reports no timings, the durations are measured here: the
+        prefill then includes the wait in the queue, and both include delays by other work on the event loop.
         """
         if len(self._timings) == self.num_choices:
             return Timing(

@@ -11,7 +11,8 @@ from stoker.server.generation import Generation
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """llama-server's `timings`, measured by the server: time in the queue counts as prompt time."""
+    """llama-server's `timings`, as the engine reports them at the end. Before the end, or if the engine reports none,
+    this server measures them, and time in the queue counts as prompt time."""
 
     cache_n: int
     prompt_n: int

@@ -2,7 +2,7 @@
 
 A browser runs foreign pages inside every firewall. Such a page can send requests to a loopback address, even if it
 cannot read the answers, so `Origin` is checked. It can also be served under a name that later resolves to 127.0.0.1
-(DNS rebinding), so `Host` is checked. Programs other than browsers send no `Origin`, and a harmless `Host`.
+(DNS rebinding), so `Host` is checked. Other programs send neither header, or harmless values.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ class CrossOrigin(CORSMiddleware):
     """CORS layer outside of `AccessControl`, so that preflights need no API key and pages can read errors.
 
     A browser sends a preflight before a page's JSON request, and blocks the request if the preflight is not answered.
-    If the server listens only on this machine, pages from other machines of the local network may read nothing, because
-    one of them may be a hostile hotspot's.
+    If the server listens only on this machine, pages from other machines of the local network may read nothing unless
+    `cors_origins` lists them, because one of them may be a hostile hotspot's.
 
     Args:
         app: the wrapped application.

@@ -25,7 +25,7 @@ _MAX_FILE_BYTES = 2**20
 _LOOK_EVERY_S = 1.0
 """Minimum time between two checks whether the key file has changed."""
 _READ_ONCE = (0, 0, 0)
-"""Stands for the state of a file that can be read only once, such as a pipe, which is not opened again."""
+"""State of a file that is not regular, such as a pipe. It is read once: later it is empty, or has no writer."""
 
 
 @dataclass(frozen=True, slots=True)

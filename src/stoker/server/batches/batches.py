@@ -29,7 +29,7 @@ PRIORITY = -1_000_000
 MAX_UNFINISHED = 100
 """Maximum number of unfinished batches of one owner."""
 MAX_KEPT = 1000
-"""Maximum number of stored batches of one owner, finished ones included; the oldest finished ones are removed first."""
+"""Maximum number of finished batches of one owner, with a new one; the oldest finished ones are removed first."""
 MAX_LINES = 50_000
 _MAX_RUNNING = 4
 """Maximum number of batches that are computed at the same time, each of another owner."""
@@ -288,7 +288,8 @@ BATCH = "batch"
 class BatchBorder:
     """ASGI layer that replaces `AccessControl` for requests of batches, inside of `RequestBorder`.
 
-    The requests get the owner and key name of their batch and the lowest priority, and may not administer the server.
+    The requests get the key name of their batch, an owner derived from the batch's owner, and at most the priority
+    `PRIORITY`. They may not administer the server.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -184,7 +184,7 @@ class FileStore:
         await asyncio.to_thread(_discard, upload)
 
     def check_room(self, owner: str) -> None:
-        """Checks that an owner's files and answers of unfinished batches are within the owner's limit.
+        """Checks that an owner's files, uploads and answers of unfinished batches are within the owner's limit.
 
         Raises:
             InvalidInput: they exceed the limit.

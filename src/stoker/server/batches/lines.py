@@ -18,7 +18,7 @@ _MAX_LINE_BYTES = 64 << 20
 _PREFIX_BYTES = 1024
 """Length of the beginning of a prompt by which lines are sorted."""
 _PROMPTS = ("instructions", "messages", "prompt", "input")
-"""Fields of a body that form its prompt, in the order in which they appear there."""
+"""Fields of a body that form the prompt, in the order in which they follow each other in the prompt."""
 
 
 class _Line(msgspec.Struct, kw_only=True):

@@ -18,7 +18,8 @@ async def plain_inputs(raw: Inputs | None, parameter: str, runtime: Runtime) -> 
     """Converts inputs to texts and lists of token ids. A text mixed with token ids gets BOS only if it comes first.
 
     Raises:
-        InvalidInput: an object contains no text, or there are too many texts between token ids.
+        InvalidInput: an object contains no text, token ids are mixed with whole inputs, or there are too many texts
+            between token ids.
         StokerError: the model cannot answer now.
     """
     if raw is None or isinstance(raw, str):

@@ -40,7 +40,7 @@ class PassFields(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     user: str | None = None
-    """Name of the user, by which requests are scheduled fairly."""
+    """Name of the user: without an API key, all requests of one user get one fair share of the machine."""
     priority: Int | None = None
     timeout: float | None = None
     """Maximum time for the answer, in seconds."""

@@ -22,7 +22,7 @@ def model_news(event: ModelEvent) -> News:
 
 
 class EngineFailures:
-    """Detects when the engines of one model stop to answer, and when they answer again.
+    """Detects when the engines of one model stop answering, and when they answer again.
 
     Args:
         model: id of the model.

@@ -58,7 +58,7 @@ async def state(call: Call[None]) -> Response:
     is_admin=True,
 )
 async def prefix(call: Call[None]) -> Response:
-    """Needs the admin key, because the text may belong to another client's request."""
+    """Shows a node's text, to administrators only, because it may belong to another client's request."""
     node, replica = _whole("node", call.path_parameter("node")), _whole("replica", call.query.get("replica") or "0")
     served = call.loaded(call.query.get("model"))
     found = await call.wait(served.runtime.ask(ReadPrefix(node=node, replica=replica)))

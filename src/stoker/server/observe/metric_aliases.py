@@ -177,7 +177,7 @@ def _names_in_use(samples: Iterable[Sample], model: str) -> str:
 
 
 def _media_cache(own: Mapping[str, Metric]) -> Iterator[Metric]:
-    """Counts of vLLM's cache of encoded media: 0 for text models; none where llama-server or vLLM hides the steps."""
+    """vLLM's counts of its media cache: 0 for text models; none for llama-server and vLLM, whose steps are unknown."""
     models = [model for model, steps in _by_model(own["stoker_steps"]) if steps]
     hits, encoded = (dict(_by_model(own[f"stoker_encoder_{name}"])) for name in ("hits", "parts"))
     found = {model: hits.get(model, 0.0) for model in models}

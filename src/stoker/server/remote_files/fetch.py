@@ -1,8 +1,8 @@
 """Downloads a file from a URL of a client, from public addresses only: protection against request forgery (SSRF).
 
 The host name is resolved once, and the connection goes to the address that was checked, so a name that later resolves
-to another address (DNS rebinding) gains nothing. Every redirect is checked anew. A forbidden and a failed download give
-the same error, so that clients cannot learn which ports are open in the server's network.
+to another address (DNS rebinding) gains nothing. Every redirect is checked anew. A non-public address and a failed
+download give the same error, so that clients cannot learn which ports are open in the server's network.
 """
 
 from __future__ import annotations

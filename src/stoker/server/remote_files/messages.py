@@ -37,6 +37,7 @@ async def resolve_files(call: Call[Any], card: ModelCard, messages: object, wher
     Raises:
         InvalidInput: a file cannot be downloaded, is too large, or cannot be read.
         FileNotStored: the client has no stored file of that id.
+        UnsupportedParameter: a stored file is named, but the server stores no files.
     """
     if has_documents(messages) or any(references(messages, where)):
         await call.wait(_resolve(call, card, messages, where))

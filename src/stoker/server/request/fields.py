@@ -89,13 +89,13 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     user: str | None = None
-    """Name of the user, by which requests are scheduled fairly: all requests of one user get one share.
+    """Name of the user: without an API key, all requests of one user get one fair share of the machine.
     `safety_identifier` means the same."""
     safety_identifier: str | None = None
     priority: Int | None = None
     """Priority of the request; a larger one is served first."""
     timeout: float | None = None
-    """Time after which the answer must be complete, in seconds. `timeout_ms` is the same in milliseconds."""
+    """Maximum time for the complete answer, in seconds. `timeout_ms` is the same in milliseconds."""
     timeout_ms: Int | None = None
     cache_prompt: bool | None = None
     session_id: str | None = None

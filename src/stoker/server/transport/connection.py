@@ -115,9 +115,10 @@ async def race(work: Coroutine[Any, Any, T], *guards: Coroutine[Any, Any, NoRetu
 
 
 def chunk_writer(scope: Scope) -> WriteChunk:
-    """Writes chunks of a response that has begun, past all ASGI layers, if the body uses chunked transfer encoding.
+    """The `WriteChunk` for a response that has begun and has no declared length; it bypasses all ASGI layers.
 
-    Sending a token's event through the layers would cost more than all other work of the HTTP server for that token.
+    It writes nothing if the response cannot have chunked transfer encoding. Sending a token's event through the layers
+    would cost more than all other work of the HTTP server for that token.
     """
     is_chunked = scope["http_version"] == "1.1" and scope["method"] != "HEAD"
     return scope["state"].get(WRITE, _no_short_way) if is_chunked else _no_short_way

@@ -1,7 +1,7 @@
 """Divides the process's file descriptors between connections and a reserve that no connection may use.
 
 ```
-0 |  engines, files  |  served connections  |  excess connections: refused with 429  |  reserve: engines, files  | limit
+0 |  engines, files  |  served connections  |  excess connections: refused  |  reserve: engines, files  | limit
 ```
 
 Without the reserve, connections could take the last descriptor: then no file could be read and no engine started.

@@ -79,7 +79,7 @@ class Form:
             filename = options[b"filename"].decode("utf-8", "replace")
             if self._name != "file" or self.filename is not None:
                 raise InvalidInput("a form has one file here, called `file`", parameter=self._name[:100] or "file")
-            self.filename = "".join(filter(str.isprintable, filename.replace("%22", '"')))  # browsers escape quotes so
+            self.filename = "".join(filter(str.isprintable, filename.replace("%22", '"')))  # browsers escape quotes
 
     def _on_headers(self) -> None:
         if not self._is_file:

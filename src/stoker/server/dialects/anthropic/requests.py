@@ -31,8 +31,8 @@ _WORDS = {"stop": "stop_sequences"}
 _FAILURE = "Error:"
 
 _VOLATILE = "x-anthropic-billing-header:"
-"""Beginning of a line that Claude Code puts first in its system prompt. The line differs in every request and would
-defeat the prefix cache, so it is removed."""
+"""Beginning of a text block that Claude Code puts first in its system prompt. The block differs in every request and
+would defeat the prefix cache, so it is removed."""
 
 
 def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, config: ServerConfig) -> GenerationRequest:
@@ -160,7 +160,7 @@ class _Turn:
 
 
 def _messages(raw: dict[str, Any], where: str) -> list[Message]:
-    """Converts a message. Anthropic's tool results are blocks of a user's message; chat templates need own messages."""
+    """Converts a message. Tool results are blocks of a user's message here, but separate messages in chat templates."""
     content = raw.get("content")
     if not isinstance(content, list):
         return [message_from_dict({"role": raw.get("role"), "content": content}, where)]

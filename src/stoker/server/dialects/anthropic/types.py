@@ -16,7 +16,7 @@ from stoker.server.request.fields import Int, Lora
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
-    """Name of the user, by which requests are scheduled fairly: all requests of one user get one share."""
+    """Name of the user: without an API key, all requests of one user get one fair share of the machine."""
 
 
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):

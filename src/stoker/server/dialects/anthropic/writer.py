@@ -72,7 +72,7 @@ class AnthropicWriter(Writer):
         self._has_begun = False
 
     def push(self, delta: Delta) -> bytes:
-        """The events of a delta. `message_start` waits for the first one, which tells the number of cached tokens."""
+        """The events of a delta. The first one brings `message_start`, because it tells the number of cached tokens."""
         events = [] if self._has_begun else self._begin(delta.output)
         self._has_begun = True
         for part in delta.parts:

@@ -97,14 +97,14 @@ class ProbToken(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int]
     logprob: float | UnsetType = UNSET
     prob: float | UnsetType = UNSET
-    """Probability after sampling, instead of `logprob`, if `post_sampling_probs` is given."""
+    """Probability after the sampling stages, instead of `logprob`, if `post_sampling_probs` is given."""
 
 
 class ProbPosition(ProbToken, frozen=True, kw_only=True):
     top_logprobs: list[ProbToken] | UnsetType = UNSET
     top_probs: list[ProbToken] | UnsetType = UNSET
-    """Likeliest tokens after sampling, instead of `top_logprobs`, if `post_sampling_probs` is given. There are fewer
-    tokens where the sampling stages leave fewer."""
+    """Likeliest tokens after the sampling stages, instead of `top_logprobs`, if `post_sampling_probs` is given. There
+    are fewer where the stages leave fewer tokens."""
 
 
 class NativeChunk(msgspec.Struct, frozen=True, kw_only=True):

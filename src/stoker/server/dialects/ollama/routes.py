@@ -116,7 +116,7 @@ async def _served(call: _AnswerCall) -> ServedModel:
 
 
 async def _unload(call: _AnswerCall, make: MakeReply) -> Response:
-    """Unloads a model when its running requests have ended; raises InvalidInput if the model is pinned."""
+    """Begins to unload a model: its running requests may still end. Raises InvalidInput if the model is pinned."""
     check_admin(call.request.scope)
     status = call.registry.resolve(_registered_name(call))
     if status.spec.is_pinned:

@@ -41,7 +41,10 @@ def thinking_values(source: str | None, found: ToolFormat | None) -> ThinkingRep
 
 @lru_cache(maxsize=_MAX_KNOWN)
 def _prompt(source: str, name: str = "", value: str | bool = "") -> str:
-    """The prompt of a test question with one template variable set; empty if the template refuses the value."""
+    """The prompt of a test question with a template variable set; empty if the template refuses the value.
+
+    A flag is also set as `thinking`, another name of `enable_thinking`.
+    """
     variables: dict[str, Any] = {name: value} if name else {}
     if isinstance(value, bool):
         variables["thinking"] = value

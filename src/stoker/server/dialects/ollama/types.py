@@ -139,7 +139,8 @@ class AnswerReply(msgspec.Struct, frozen=True, kw_only=True):
     prompt_eval_count: int | UnsetType = UNSET
     """Prompt tokens, including those that were in the cache."""
     prompt_eval_duration: int | UnsetType = UNSET
-    """Time from the acceptance to the first token, including the wait in the queue."""
+    """Duration of the prefill: from the request's first step to its first token. If the engine reports no timings, from
+    the acceptance, including the wait in the queue."""
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
 
