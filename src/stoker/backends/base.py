@@ -115,7 +115,7 @@ class DraftHeadPort(Protocol):
     """Speculative decoding with a draft head (MTP, EAGLE) that the model has. Called between two forward passes."""
 
     def can_draft(self, slot: int) -> bool:
-        """Whether the head follows what is computed in a slot; a head may stop following a slot that seldom drafts."""
+        """Whether the head has what it needs of all entries of a slot; a head that is seldom asked may miss some."""
         ...
 
     def num_waiting(self, slot: int) -> int:

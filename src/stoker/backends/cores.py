@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 SHARED_CORES = "STOKER_SHARED_CORES"
-"""Environment variable with the file through which processes share their cores; see `native/cores.hpp`."""
+"""Environment variable that names the file through which processes share their cores; see `native/cores.hpp`."""
 AFFINITY = "STOKER_NATIVE_AFFINITY"
 """Environment variable that determines whether threads are pinned to their cores: `1` = they are."""
 _SYSTEM = Path("/sys")
@@ -25,7 +25,7 @@ def usable_cores(system: Path = _SYSTEM) -> int:
 
 
 def cpus_to_stay_on(threads: int, system: Path = _SYSTEM) -> list[int]:
-    """The CPUs to pin threads to, each on a core of its own; empty unless `AFFINITY` is set and threads fit the cores.
+    """The CPUs to pin threads to, each on a core of its own; empty unless `AFFINITY` is `1` and threads fit the cores.
 
     Args:
         threads: number of threads that compute; it fits only if it equals the number of usable cores.

@@ -432,7 +432,7 @@ class ScriptedTokenizer:
 def reply_with(text: str) -> NextToken:
     """Returns a `next_token` that answers every prompt with `text` and then ends.
 
-    It continues after the longest prefix of `text` that the entries end with, so no prompt should end with a prefix.
+    It continues after the longest prefix of `text` that the entries end with, so no prompt should end with one.
     """
     wanted = [*ScriptedTokenizer().encode(text), EOS]
 

@@ -1,4 +1,4 @@
-"""The llama backend: GGUF models on libllama, through llama-cpp-python's bindings. Only this folder uses ctypes."""
+"""The llama backend: GGUF models on libllama, through llama-cpp-python's bindings. Only this folder calls libllama."""
 
 from __future__ import annotations
 

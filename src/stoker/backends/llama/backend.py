@@ -1,4 +1,4 @@
-"""The llama backend: it runs the scheduler's batches on libllama, with shared weights and a context of its own."""
+"""The llama backend: it runs the scheduler's batches on libllama. Weights may be shared; the context is its own."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class LlamaBackend:
         context.import_kv(slot, start, end, state, has_state=has_state)
 
     def expect_kv(self, num_bytes: int) -> None:
-        """See `KVPort.expect_kv`. Does nothing, because libllama allocates all KV memory when it starts."""
+        """See `KVPort.expect_kv`. Does nothing, because the context allocated all KV memory when it was created."""
 
     def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
         """See `RowsPort.hold_rows`."""

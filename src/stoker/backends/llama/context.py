@@ -59,7 +59,7 @@ class Context:
     sequence   the slots     | a twin of each slot, always with the same cells
     ```
 
-    Unless the memory cannot be cut, one additional sequence is used for exports and imports.
+    If ranges of positions can be exported, one additional sequence is used for exports and imports.
 
     libllama reuses a cell that has left the window of its only sequence for any other sequence, even with a full-size
     cache; if the first sequence was then cut back, it would read KV of another sequence. A twin makes every cell

@@ -50,7 +50,7 @@ class HybridBytes(SequenceBytes):
         assert self._scratch is not None
         piece = memoryview(state) if has_state else memoryview(b"".join((state, self._state(self._scratch))))
         try:
-            # The first position is that of the keys and values only; the last one includes the state's position.
+            # libllama tells the first position only if there is no state, and the last one only if there is a state.
             self._set(self._scratch, piece, None if has_state else start, end if has_state else None)
             for sequence in self._sequences_of(slot):
                 self._lib.llama_memory_seq_cp(self._memory, self._scratch, sequence, start, end)

@@ -35,7 +35,7 @@ class SequenceBytes:
         context: the `llama_context`; its owner outlives this object.
         memory: the `llama_memory_t` of the context.
         sequences_of: returns the native sequences of a slot, all of which get what is imported.
-        scratch: a sequence that only this object uses; None = the memory cannot be cut.
+        scratch: a sequence that only this object uses; None = only whole slots can be exported.
         window: size of the attention window in positions; 0 = there is none.
         counts_entries: whether a sequence has as many positions as entries.
     """

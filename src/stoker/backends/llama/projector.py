@@ -34,7 +34,7 @@ class MtmdProjector:
         token_limits: minimum and maximum tokens of an image, where they depend on its size; 0 = the projector's own.
 
     Raises:
-        ModelUnsupported: libllama is not installed, or does not support this projector.
+        ModelUnsupported: libllama is not installed, or cannot use this projector with this model.
         ModelFileInvalid: the text model cannot be read.
     """
 

@@ -127,7 +127,7 @@ class DraftHead:
         return len(self._tails[slot].entries)
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
-        """Takes the hidden states of these chunks, which the model computed and wrote to `wanted_states`."""
+        """Takes the hidden states of these chunks, which the model wrote to the arrays of `wanted_states`."""
         row, full = 0, list[int]()
         for chunk in chunks:
             behind = row + len(chunk.entries)
@@ -168,7 +168,8 @@ class DraftHead:
             guess: chooses a token from each row of logits.
 
         Returns:
-            The drafted entries of each slot, as many as are wanted; none if no page is free or the slot has a gap.
+            The drafted entries of each slot, as many as are wanted; none if pages or the context do not suffice, or if
+            the slot has a gap.
         """
         self._rest.note_drafts(len(wanted))
         slots = [slot for slot, _, count in wanted if self.can_draft(slot) and self._prepare(slot, count)]

@@ -26,7 +26,7 @@ class HeadRest:
         self._left = 0
 
     def sees(self, num_prompt: int, num_decode: int, num_decodes: int) -> bool:
-        """Whether the head computes a step, given its entries of prompts, its entries of decodes, and its decodes."""
+        """Whether the head computes a step, given its entries of prompts and of decodes, and the number of decodes."""
         num_entries = num_prompt + num_decode * num_decodes
         if self._left > 0:
             self._left -= num_entries

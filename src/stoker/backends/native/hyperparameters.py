@@ -43,7 +43,7 @@ class Hyperparameters:
 
     Raises:
         ModelFileInvalid: a number is missing or impossible.
-        ModelUnsupported: the kernels do not support a size of heads or rows.
+        ModelUnsupported: the kernels do not support a size of heads or rows, or the context length is out of range.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Hyperparameters:
         """A count for each layer. The file gives one for all layers, or one for each.
 
         Raises:
-            ModelFileInvalid: a count is out of range, or missing without a default; or there are not as many as layers.
+            ModelFileInvalid: a count is out of range or has no default, or there are neither one nor as many as layers.
         """
         key = self._file.own_key(suffix)
         values = self._file.get_ints(key)
@@ -145,7 +145,7 @@ class Hyperparameters:
             none: a number, which need not be finite, that means that a layer has none.
 
         Raises:
-            ModelFileInvalid: the list is missing or not as long as there are layers, or not all numbers are finite.
+            ModelFileInvalid: there is neither one number nor one for each layer, or not all numbers are finite.
         """
         values = self._file.get_floats(key) or []
         if len(values) not in (1, self.num_layers) or not all(value == none or isfinite(value) for value in values):
@@ -210,7 +210,7 @@ class Hyperparameters:
         return dim, self._rope_dim("rope.dimension_count_swa", windowed, min(dim, windowed))
 
     def rope_base(self, suffix: str = "rope.freq_base", default: float = 10000.0) -> float:
-        """The base of RoPE's frequencies (theta), above 1: the ratio of the fastest to about the slowest frequency."""
+        """The base of RoPE's frequencies (theta), above 1: about the ratio of the fastest to the slowest frequency."""
         base = self.number(suffix, default)
         return base if base > 1 else self.fail(f"`{self._file.own_key(suffix)}` is {base}, not above 1")
 
@@ -272,7 +272,7 @@ class Hyperparameters:
         return Hyperparameters(self._parts, self.context_size, has_further_layers=True)
 
     def tensors_of_further_layers(self) -> frozenset[str]:
-        """Names of the tensors of layers after `num_layers`, which belong to a draft head (MTP)."""
+        """Names of the tensors of the layers from index `num_layers` on, which belong to a draft head (MTP)."""
         return frozenset(name for name in self._parts.tensors if _layer_of(name) >= self.num_layers)
 
     def has(self, tensor: str) -> bool:
@@ -297,7 +297,7 @@ class Hyperparameters:
             num_rows: number of its rows; None = as many as it has. In that case a missing matrix gives None.
 
         Raises:
-            ModelFileInvalid: the tensor is not a matrix, or it is too large.
+            ModelFileInvalid: the tensor is neither a vector nor a matrix, or the table is too large.
         """
         if num_rows is None:
             if not self.has(tensor):

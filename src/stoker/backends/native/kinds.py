@@ -15,7 +15,7 @@ class RopePairs(Enum):
 
 
 class Activation(Enum):
-    """The activation of a feed-forward: applied to `gate`, whose result is multiplied by `up`."""
+    """The activation of a feed-forward: it is applied to `gate`; the result is multiplied by `up`."""
 
     SILU = "silu"
     GELU_TANH = "gelu_tanh"

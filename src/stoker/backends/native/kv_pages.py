@@ -117,7 +117,7 @@ class KVPages:
             ledger.abandon(slot)
 
     def num_bytes(self, decoders: Decoders, start: int, end: int, *, has_windows: bool = True) -> int:
-        """Bytes of these positions when exported; with `has_windows` including the window of the last position."""
+        """Bytes of these positions when exported; with `has_windows` including the window that position `end` sees."""
         num_bytes = (pages_for(end) - start // PAGE_TOKENS) * sum(decoder.page_bytes for decoder in decoders)
         if self._windows is None or not has_windows:
             return num_bytes

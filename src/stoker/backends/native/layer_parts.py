@@ -105,7 +105,7 @@ class Experts:
     selection_bias: Norm | None = None
     num_groups: int = 1
     used_groups: int = 1
-    """Number of groups from which experts are chosen: those with the largest sum of their best two experts' outputs."""
+    """Number of groups from which experts are chosen: those whose best two experts have the largest sum, with bias."""
     shared_gate: Linear | None = None
     """A matrix of one row: the sigmoid of its product multiplies the result of the dense (shared) feed-forward."""
     router_norm: Norm | None = None
@@ -205,7 +205,7 @@ class Latent:
     """Multi-head latent attention (MLA): all heads share the keys and values, one short vector for each position.
 
     ```
-    `query` gives    | head 0: plain, rotated | head 1 | …      or the input of `narrow(query_norm(…))`, which does
+    `query` gives    | head 0: plain, rotated | head 1 | …      or what `narrow(query_norm(…))` makes these from
     `key` gives      | latent | rotated |
     a key            | rope(rotated) | norm(latent) |           this is the value, too
     a query          | rope(rotated) | wide(plain) |            of each head

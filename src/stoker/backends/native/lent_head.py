@@ -81,7 +81,7 @@ class LentHead:
         return 0
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
-        """Takes the hidden states of these chunks, which the model computed and wrote to `wanted_states`."""
+        """Takes the hidden states of these chunks, which the model wrote to the array of `wanted_states`."""
         row = 0
         for chunk in chunks:
             behind = row + chunk.num_logits

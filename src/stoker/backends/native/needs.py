@@ -105,7 +105,7 @@ def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[in
 
 
 def check_supported(files: Sequence[ModelFile]) -> None:
-    """Returns if this backend supports a model. Nothing is loaded.
+    """Checks that this backend supports a model. Nothing is loaded.
 
     Args:
         files: all parts of the model, open.

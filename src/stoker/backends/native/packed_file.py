@@ -79,7 +79,7 @@ def fingerprint(parts: ModelParts, layout: Layout) -> str:
 
 def samples_of(file: ModelFile) -> Iterator[memoryview]:
     """Bytes that distinguish files independently of their paths: all bytes before the tensors' data, and some bytes
-    from the middle of up to about `_NUM_SAMPLES` tensors, spread over the file.
+    from the middle of fewer than `2 * _NUM_SAMPLES` tensors, spread over the file.
     """
     yield file.header_data()
     names = list(file.tensors)

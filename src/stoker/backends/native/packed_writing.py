@@ -35,7 +35,7 @@ class Writing:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits up to `finish_s` for the file; an unfinished file is removed."""
+        """Waits up to `finish_s` for the file; then makes the thread remove it, and waits up to `finish_s` for that."""
         self._thread.join(self._finish_s)
         self._gave_up.set()
         self._thread.join(self._finish_s)

@@ -86,7 +86,8 @@ class Layer:
     """Norm over the concatenated heads of attention, before `output`."""
     output: Linear | None
     mixed_gate: Linear | None = None
-    """Gate of the mixer: the result of attention is multiplied by its sigmoid, that of a recurrence by its SiLU."""
+    """Gate of the mixer: the result of attention is multiplied by its sigmoid, that of a recurrence by its SiLU (KDA:
+    by the sigmoid of what `wide_gate` makes from it)."""
     post_attention_norm: Norm | None = None
     sinks: Norm | None = None
     """Attention sinks: for each query head the score of one additional position, whose value is zero."""

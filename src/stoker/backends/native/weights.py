@@ -51,7 +51,7 @@ class Weights:
     """Reads the mapped file ahead of its use; None = the memory is not a mapped file."""
 
     def close(self) -> None:
-        """Stops reading ahead, and waits briefly for a file that is being written. The last user frees the memory."""
+        """Stops reading ahead, and waits a limited time for an unfinished file. The last user frees the memory."""
         if self.reading is not None:
             self.reading.close()
         if self.writing is not None:
@@ -75,7 +75,7 @@ def load_weights(
         parts: the files of the model, open.
         layout: the place of each matrix and vector.
         directory: directory of packed files; None = pack into memory only.
-        max_bytes: limit of the directory besides this model; the least recently used files are deleted.
+        max_bytes: size limit of the directory, including this model; the least recently used files are deleted.
         threads: number of threads that pack.
         progress: called with the progress, if something must be packed.
         may_copy: whether the memory may be private to this process. A file in small pages is then copied into memory

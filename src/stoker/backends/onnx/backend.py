@@ -89,10 +89,11 @@ class OnnxOptions:
 class OnnxBackend:
     """A loaded language model as an ONNX graph, with one pool of KV. Satisfies `Backend`, `KVPort` and `RowsPort`.
 
-    If every attention of the graph is a `GroupQueryAttention`, KV is updated in place (`InPlaceKV`). Other graphs
-    return their KV as new, longer tensors (`GrowingKV`), or have no KV cache (`RecomputedKV`). One run decodes
-    sequences of any lengths. Each chunk of a prompt gets a run of its own, because `GroupQueryAttention` takes several
-    tokens with a past only for a single sequence.
+    If every attention of the graph is a `GroupQueryAttention` and tensors are in host memory, KV is updated in place
+    (`InPlaceKV`). Otherwise runs return KV as new, longer tensors (`GrowingKV`). A graph without a KV cache recomputes
+    each sequence (`RecomputedKV`). One run decodes sequences of any lengths, as far as the graph can pad. Each chunk of
+    a prompt gets a run of its own, because `GroupQueryAttention` takes several tokens with a past only for a single
+    sequence.
 
     Logits of a sequence hardly depend on the rest of the batch and on how its prompt was cut into chunks, but they are
     not the same to the bit: ONNX Runtime chooses other kernels for other shapes.
@@ -157,7 +158,7 @@ class OnnxBackend:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the graph updates KV in place, so that no step copies it."""
+        """Whether the graph updates KV in place instead of returning it as new tensors."""
         return isinstance(self._kv, InPlaceKV)
 
     def forward(self, batch: Batch) -> Logits:

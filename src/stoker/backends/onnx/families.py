@@ -178,7 +178,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Idefics 3 and SmolVLM: an image becomes a grid of tiles, and one more tile of the whole. Satisfies `Family`.
+    """Idefics 3 and SmolVLM: an image becomes tiles, line after line, then a tile of the whole. Satisfies `Family`.
 
     An image that is not larger than a tile becomes a single tile. Transformers enlarges it, which would give 17 times
     the rows.

@@ -15,7 +15,7 @@ Rows: TypeAlias = Sequence[NDArray[Any]]
 
 
 class GraphKV(Protocol):
-    """KV of all slots of one backend. `compute` changes no lengths, only `commit` does: a failed run has no effect."""
+    """KV of all slots of one backend. `compute` changes no lengths, but `commit` does: a failed run has no effect."""
 
     def length(self, slot: int) -> int:
         """Number of positions that a slot holds."""

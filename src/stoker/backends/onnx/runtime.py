@@ -39,8 +39,8 @@ ON_DEVICES = tuple(_MEMORY_OF)
 """Providers whose tensors are in device memory."""
 _FATAL = 4
 _SPIN_US = "400"
-"""How long threads spin: about the time between two steps, which makes one stream a tenth faster. The default of 1000
-starves other threads on the same cores."""
+"""Microseconds that threads spin: about the time between two steps, which makes one stream a tenth faster. The default
+of 1000 starves other threads on the same cores."""
 _MIN_MAPPED = "1024"
 """Minimum size, in bytes, of constants that are written to the file of packed weights."""
 _MAX_PACKED_BYTES = 32 << 30
@@ -64,7 +64,7 @@ class SessionOptions:
     packed_directory: Path | None = None
     """Directory of packed weights that several processes map. None = weights are packed in memory. Only for the CPU."""
     operators: Path | None = None
-    """Library of operators for graphs with an `own_content`. Unused with a packed directory, as it packs for itself."""
+    """Library of operators for graphs with an `own_content`. Unused with a packed directory, as they pack weights."""
 
 
 class Session:
