@@ -91,7 +91,7 @@ class ToolCalls:
     Args:
         id_prefix: prefix of the ids of calls.
         seed: makes the ids differ from those of other answers.
-        keep: called with the id of each call that directly follows reasoning, and with that reasoning.
+        keep: called with the id of the first call after some reasoning, and with that reasoning.
     """
 
     id_prefix: str

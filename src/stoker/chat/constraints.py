@@ -42,7 +42,7 @@ def schema_grammar(schema: object, where: str, *, is_strict: bool = True) -> Gra
     Objects allow only the properties that the schema declares, because models tend to invent others.
 
     Raises:
-        InvalidInput: `schema` is not a JSON schema.
+        InvalidInput: `schema` is neither an object nor a boolean, nor the JSON text of one.
     """
     if isinstance(schema, str):
         try:

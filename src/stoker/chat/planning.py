@@ -110,7 +110,7 @@ def recalled(asked: Conversation, thoughts: Thoughts) -> Conversation:
 
 
 def planned(asked: Conversation, model: ChatModel) -> Plan:
-    """The plan for a conversation. This runs the chat template, so call it on a separate thread, not on an event loop.
+    """The plan for a conversation. This runs the chat template, so call it on an event loop only inside `briefly`.
 
     Raises:
         InvalidInput: the model cannot do what is requested, or the chat template refused the messages.
@@ -163,7 +163,7 @@ def rendered(asked: Conversation, model: ChatModel) -> str:
     """The text of the prompt. A marker stands for each image and recording.
 
     Raises:
-        InvalidInput: the chat template refused the messages, or left out an image.
+        InvalidInput: the chat template refused the messages, or left out an image or a recording.
         UnsupportedParameter: the model does not accept a kind of file in the messages.
     """
     return _rendered(asked, model)[0]

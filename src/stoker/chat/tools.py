@@ -71,7 +71,7 @@ class Tools:
 
     @property
     def choice(self) -> ToolChoice:
-        """Which calls the answer may have. If `tool_choice` names one tool, there is at most one call."""
+        """Which calls the answer may have. If `tool_choice` requires one tool by name, there is exactly one call."""
         is_named = self.mode == "required" and self.allowed is not None and len(self.allowed) == 1
         max_calls = 1 if is_named or not self.parallel else None
         return ToolChoice(mode=self.mode, names=self.allowed, max_calls=max_calls)

@@ -243,7 +243,11 @@ class GrammarCompiler:
         return source_of(order, self._vocabulary) if self._lowering is None else self._lowering.source(order)
 
     def _relaxed(self, grammar: GrammarText, source: Source) -> Source:
-        """The source of a call grammar, with any arguments for non-strict tools that the engine cannot follow."""
+        """The source of a call grammar that allows any object as arguments of tools that the engine cannot follow.
+
+        Raises:
+            InvalidInput: such a tool is strict.
+        """
         relaxed: dict[int, str] = {}
         for index, (name, is_strict) in enumerate(source.tools):
             try:

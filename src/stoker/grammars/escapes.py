@@ -30,7 +30,7 @@ _FOREIGN: Final = "éñüßçа中あ한אعक–—’“…€°\u00a0\u200b�
 """Characters that JSON allows only in strings. They are tried first: if one is allowed, this place is in a string."""
 _COMMON: Final = _FOREIGN + "aA0<'&/"
 _SIGNS: Final = frozenset({b"\\", *(bytes([lead]) for lead in (0xC3, 0xC4, 0xC5, 0xCE, 0xD0, 0xD1, 0xE2, 0xE4, 0xF0))})
-"""A backslash, and the first UTF-8 bytes of characters in `_FOREIGN`."""
+"""A backslash, and the first UTF-8 bytes of some characters in `_FOREIGN`."""
 _LOW_HALVES: Final = ("dc05", "dd35", "de00", "de35", "df35")
 """The second halves of surrogate pairs that are tried as samples."""
 _LACKS_SOME: Final = re.compile(r"\\u(?:[0-9a-fA-F]{4}\\u)?([0-9a-fA-F]{1,3})")

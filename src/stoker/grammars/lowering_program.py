@@ -26,7 +26,7 @@ _MEMORY_BYTES: Final = 2 << 30
 _NICE: Final = 5
 """Niceness of the process. With a higher one, or `sched_yield`, it would not run at all while all cores are busy."""
 _TURN_S: Final = 0.0005
-"""CPU slice in seconds, after which the process sleeps. The kernel's slice is 4 ms, nearly as long as a decode step."""
+"""Wall time in seconds after which the process sleeps. The kernel's slice is 4 ms, nearly as long as a step."""
 _REST_S: Final = 0.0002
 
 

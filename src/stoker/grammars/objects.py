@@ -60,7 +60,7 @@ class _Members:
 
 
 def object_schemas(flat: Flat, lowering: Lowering) -> Iterator[Json]:
-    """Yields lowered schemas for the objects of a conjunction: alternatives, each at least as strict."""
+    """Yields alternative lowered schemas for the objects of a conjunction, each at least as strict as that."""
     try:
         members = _renamed(_members(flat, lowering), flat, lowering)
     except PatternError as error:

@@ -54,7 +54,7 @@ def finds(pattern: str, text: str) -> bool:
 
 
 def conjuncts(pattern: str) -> list[str]:
-    """Splits leading look-aheads `(?=…)` off an expression: it matches a text if all of the results match.
+    """Splits leading look-aheads `(?=…)` off an expression, which matches a text exactly if all of the results do.
 
     >>> conjuncts(r"^(?=.*[0-9])(?=.*[a-z]).{8,}$")
     ['^(?:.*[0-9])', '^(?:.*[a-z])', '^.{8,}$']
@@ -228,7 +228,7 @@ class _Translation:
         """The characters that the escape after a backslash stands for.
 
         Args:
-            negated: the escape is in a negated class, so spaces are rounded to the other side.
+            negated: the escape is in a negated class, where `\\s` includes all that any language calls a space.
         """
         char = self._next()
         sets = {"d": _DIGITS, "w": _WORD, "s": _ANY_SPACES if negated else _SURE_SPACES}

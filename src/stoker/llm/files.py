@@ -117,7 +117,7 @@ class SessionMedia:
         return 0 if self._encoder is None else self._encoder.num_encoded
 
     def placed(self, submit: Submit) -> Submit:
-        """See `RequestMedia.placed`. Blocks until the files are decoded."""
+        """See `RequestMedia.placed`. Blocks until the files are decoded and laid out."""
         if not submit.media:
             return submit
         if self._encoder is None:

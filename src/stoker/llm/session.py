@@ -240,7 +240,7 @@ class Session:
 
         Raises:
             StokerError: the request was refused.
-            Cancelled: the request was aborted before it was submitted.
+            Cancelled: the request was aborted before the engine had queued it.
         """
         self._check_process()
         request_id = answer.request_id
@@ -274,7 +274,7 @@ class Session:
 
         Args:
             question: a question that needs no forward pass, or an `Embed`; its `question_id` is set here.
-            future: receives the answer. Canceling it withdraws the question, even before it was submitted.
+            future: receives the answer. Canceling it withdraws the question, at any time before or after the call.
 
         Raises:
             StokerError: the question was refused; the future is canceled.

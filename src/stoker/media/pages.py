@@ -13,7 +13,7 @@ MAX_TEXT = 4 << 20
 MAX_PICTURE_BYTES = 64 << 20
 """Maximum size of the images of all pages."""
 PAGE_SIDE, SMALL_PAGE_SIDE = 1568, 512
-"""Longer side of a page's image in pixels, normally and for requests with `detail: low`."""
+"""Longer side of a page's image in pixels, normally and for documents with `detail: low`."""
 
 
 class Page(msgspec.Struct, frozen=True):

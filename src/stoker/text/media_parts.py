@@ -141,7 +141,7 @@ def _longest(fields: Mapping[object, object], where: str) -> int:
 
 
 def _check_transformations(wishes: object, where: str) -> None:
-    """Checks `oversized_image`. Images are never downsized before the model, and too large ones cause an error."""
+    """Checks `oversized_image`. It has no effect: too large images are refused, and none is downsized because of it."""
     if wishes is None:
         return
     wish = cast("Mapping[object, object]", wishes).get("oversized_image") if isinstance(wishes, Mapping) else wishes

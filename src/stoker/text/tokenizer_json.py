@@ -96,7 +96,7 @@ class JSONTokenizer:
         return 0
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
-        """See `Tokenizer.token_bytes`. Ids above the vocabulary have no bytes.
+        """See `Tokenizer.token_bytes`. Ids without a token have no bytes.
 
         Raises:
             InvalidInput: the id is negative.

@@ -40,8 +40,8 @@ def alternating(messages: Sequence[Message]) -> list[Message]:
 
 
 def without_gaps(messages: Iterable[Message]) -> list[Message]:
-    """Adds missing turns, as a space: a question before a first answer or at the end, and an answer after a tool's
-    result.
+    """Adds missing turns, as a space: a question before a first answer or after nothing but system prompts, and an
+    answer between a tool's result and a question.
     """
     found: list[Message] = []
     for message in messages:

@@ -216,7 +216,7 @@ def _arguments(call: Mapping[str, Json]) -> Json:
 
 
 def _with_instruction(messages: Sequence[Message], text: str, *, takes_system: bool) -> list[Message]:
-    """Appends `text` to the system prompt, or to a new one. Without system prompts, it precedes the first question."""
+    """Appends `text` to the system prompt, or to a new one. If the template has none, it precedes a first question."""
     first = messages[0] if messages else None
     if not takes_system and first is not None and first.role == "user":
         return [_begun_with(text, first), *messages[1:]]

@@ -15,7 +15,7 @@ _WHOLE = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4}|(?=[^\\]|\\[^u])))*',
     re.DOTALL,
 )
-"""Characters and complete escape sequences. The first half of a surrogate pair is not matched without the second."""
+"""Characters and complete escapes. The first half of a surrogate pair matches only when the next character is known."""
 
 
 class CustomInput:

@@ -159,7 +159,7 @@ def _takes_more_systems(template: ChatTemplate) -> bool:
 
 
 def _turn(template: ChatTemplate, message: Message) -> tuple[str, str]:
-    """The prompt that opens an assistant's turn (empty if no prompt ends so), and the text that the message adds."""
+    """The prompt up to the turn's header, and the rest of the turn. Without a header: empty, and the whole turn."""
     before = _render(template, [_USER], add_generation_prompt=False, tools=_TOOLS)
     after = _render(template, [_USER, message], add_generation_prompt=False, tools=_TOOLS)
     if not before or not after:

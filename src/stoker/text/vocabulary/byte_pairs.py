@@ -107,7 +107,7 @@ class BytePairEncoder:
         found += self._tokenizer.encode(text[begin:], add_special_tokens=False).ids
 
     def _settled(self, encoding: Encoding, text: str) -> tuple[int, int]:
-        """The number of tokens that no following text can change, and the index of the character after the last one."""
+        """The number of tokens that no following text can change, and the index of the next word's first character."""
         last_word = encoding.token_to_word(len(encoding.ids) - 1) if encoding.ids else None
         for word in range((last_word or 0) - _MARGIN, 0, -1):
             tokens, place = encoding.word_to_tokens(word), encoding.word_to_chars(word)
@@ -166,7 +166,7 @@ def _lost_characters(unreal: Sequence[str]) -> str | None:
 
 
 def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
-    """The merges as pairs, in order. Of two equal ones the first counts, and parts with a space are dropped."""
+    """The merges as pairs, in order. Of two equal ones the first counts; parts with a space never apply."""
     if not _is_unicode("".join(merges)):
         merges = [merge for merge in merges if _is_unicode(merge)]
     parts = [merge.partition(" ") for merge in dict.fromkeys(merges)]

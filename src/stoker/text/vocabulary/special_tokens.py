@@ -158,7 +158,7 @@ def find_special_tokens(vocabulary: Vocabulary, token_ids: Mapping[str, int], ru
         rule: the word rule of a BPE vocabulary; None = another kind of vocabulary.
 
     Raises:
-        ModelFileInvalid: the file demands a token at every prompt that the vocabulary does not have.
+        ModelFileInvalid: a token (BOS, EOS or SEP) is to be added to every prompt, but the vocabulary lacks it.
     """
     attributes = [_OF_TYPE.get(kind, 0) for kind in vocabulary.types]
     ids = _ids(vocabulary, rule)
@@ -222,7 +222,7 @@ def _end_of_generation(token_ids: Mapping[str, int], ids: Mapping[str, int], att
 
 
 def _set_stripping(vocabulary: Vocabulary, token_ids: Mapping[str, int], attributes: list[int]) -> None:
-    """Sets which tokens strip white space beside them, by the model's name, because files do not specify it."""
+    """Sets which tokens strip white space beside them. Files do not specify it, so it depends on names in the file."""
     name = vocabulary.model_name.lower()
     masks_strip = any(part in vocabulary.pre_tokenizer for part in ("jina-v2-de", "jina-v2-es", "jina-v2-code"))
     if masks_strip or any(part in vocabulary.architecture for part in ("nomic-bert-moe", "jina-bert-v3")):

@@ -56,7 +56,7 @@ def compile_pattern(pattern: str) -> Regex:
 
 
 def plain_pattern(pattern: str) -> str:
-    """The expression for other regex engines: additional classes are expanded, the others are unchanged."""
+    """The expression for another regex engine: additional classes are expanded, others mean what they mean there."""
     return _CLASS_NAME.sub(lambda match: _PLAIN_CLASSES.get(match[1], match[0]), pattern)
 
 

@@ -174,7 +174,7 @@ class CharacterMap:
         return not is_end and all(self._child(node, after) is None for after in range(1, 0x80))
 
     def _child(self, base: int, byte: int) -> tuple[bool, int] | None:
-        """Whether a match ends at this child, and the base of its children and its text; None = there is no child."""
+        """Whether a match ends at this child, and its base, also the entry of its text; None = there is no child."""
         node = base ^ byte
         if not byte or node >= len(self._entries) or self._entries[node] & 0x800000FF != byte:
             return None
@@ -207,7 +207,7 @@ def _character_bytes(first: int) -> int:
 
 
 def _unknown_score(vocabulary: Vocabulary) -> float:
-    """Below all, as libllama computes it in 32 bits."""
+    """The score of an unknown character: below those of all normal tokens, as libllama computes it in 32 bits."""
     kinds = zip(vocabulary.types, vocabulary.scores, strict=True)
     normal = [score for kind, score in kinds if kind == TokenType.NORMAL]
     return float(np.float32(min(normal, default=0.0)) - _UNKNOWN_PENALTY)

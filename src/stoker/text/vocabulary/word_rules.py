@@ -2,7 +2,7 @@ r"""The pre-tokenizers of model families, by their names in GGUF files: rules th
 
 A rule is a list of regular expressions. Each expression splits the pieces that the previous ones left into its matches
 and the text between them. The expressions are those of the models' `tokenizer.json` as libllama applies them,
-including its deviations: `\p{Ll}` means any letter, and non-ASCII spaces are only spaces.
+including its deviations: `\p{Ll}` means any letter, and non-ASCII spaces belong to no class but `\s`.
 See `LLAMA_VOCAB_PRE_TYPE_*` in <https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp>.
 """
 
