@@ -48,7 +48,7 @@ _FILES_AT_A_TIME = 64
 _ANNOUNCED = 16
 """Number of wanted blocks that are announced to the place before they are read, so that an object store prefetches."""
 _WRITE_WITHIN_S = 2.0
-"""Seconds that an offered block may wait for an idle engine: a killed process loses at most their KV."""
+"""Seconds that an offered block may wait for an idle engine: a killed process loses the KV of that time at most."""
 MAX_BACKLOG_BYTES = 256 * 2**20
 """Maximum size of the blocks that wait to be written: an ordinary disk can write them while the store is closed."""
 _QUIET_S = 0.05

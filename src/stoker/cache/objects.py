@@ -130,7 +130,7 @@ class ObjectDirectory:
         return sum(map(len, content))
 
     def begin(self, fingerprint: bytes, keys: Sequence[bytes]) -> None:
-        """See `BlockPlace`. Cancels blocks that were announced before and are not among `keys`."""
+        """See `BlockPlace`. Reads the first `AT_ONCE` keys; cancels reads of blocks announced before."""
         wanted = [(fingerprint, key) for key in keys[:AT_ONCE]]
         for other in self._begun.keys() - set(wanted):
             self._begun.pop(other).cancel()

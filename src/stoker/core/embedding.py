@@ -13,7 +13,7 @@ from stoker.core.waiting import WaitingQueue
 
 
 class Pooling(Enum):
-    """How the last hidden states of a sequence become its embedding. The values are those of `--pooling`."""
+    """How the last hidden states of a sequence become its embedding. The values are those of `--pooling` and `rank`."""
 
     MEAN = "mean"
     CLS = "cls"

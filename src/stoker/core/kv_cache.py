@@ -154,7 +154,7 @@ class KVCache:
         return self._num_spare_slots > int(is_pinned)
 
     def open(self, reuse: Reuse, key: Hashable = None) -> int:
-        """Returns a slot, running from now on, with the `reuse.length` reused entries. Requires `has_slot`."""
+        """Returns a slot, from now on running under `key`, with `reuse.length` reused entries. Requires `has_slot`."""
         if reuse.takes_over:
             assert reuse.source is not None
             slot = reuse.source

@@ -1,4 +1,4 @@
-"""What the text of an answer must look like, as plain values that can be sent. Nothing is checked here."""
+"""Constraints on the text of an answer (structured output), as plain values that can be sent. It checks nothing."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ GrammarKind: TypeAlias = Literal["json_schema", "json_object", "regex", "choice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarText:
-    """A constraint as the client wrote it."""
+    """A constraint (grammar) as the client wrote it."""
 
     kind: GrammarKind
     text: str = ""
-    """A JSON schema; a regular expression in Rust's syntax, which the whole text must match; a JSON array of strings of
-    which the text must be one; or a grammar. Nothing for `json_object`. For `calls`, the plan of an answer that may
-    call tools, as `stoker.text.chat_formats.grammar` makes it."""
+    """A JSON schema; a regular expression in Rust's syntax, which the whole text must match; a JSON array of the texts
+    to choose from; or a grammar. Empty for `json_object`. For `calls`, the plan of an answer that may call tools, as
+    `stoker.text.chat_formats.grammar` makes it."""
     whitespace: str | None = None
-    """A regular expression for the space between two tokens of JSON; not given: one space, or a line break and what
-    indents the next line."""
+    """A regular expression for the whitespace between JSON tokens; None = one space, or a line break and the
+    indentation of the next line."""
     is_strict: bool = True
-    """Refuse a keyword of a schema that cannot be enforced; otherwise it is dropped and listed."""
+    """Schemas with a keyword that cannot be enforced are refused. False: the keyword is dropped and listed."""
     closes: bool = False
-    """Objects of a schema have no members but those that they name, unless they say what others may be."""
+    """Objects of a schema allow only the properties that it names, unless the schema describes additional ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningSpan:
-    """The part of an answer in which the model thinks, before the text that the client asked for."""
+    """The reasoning (thinking) of an answer, before the text that the client asked for, and how to recognize it."""
 
     starts_open: bool = False
-    """The prompt ends inside of it."""
+    """The prompt ends within the reasoning, after the start marker."""
     start_text: str = ""
     end_text: str = ""
     implicit_ends: tuple[str, ...] = ()
-    """Markers that end it too and belong to what follows, as the marker of a tool call does."""
+    """Markers that also end the reasoning, but belong to the following text, such as the marker of a tool call."""
     budget: int | None = None
-    """How many tokens it may have at most; not given: no limit."""
+    """Maximum number of tokens in the reasoning; None = no limit."""
     closing_text: str = ""
-    """What is written before `end_text` where the budget or the client ends it."""
+    """Text to insert before `end_text` if the budget or the client ends the reasoning."""
     can_be_ended: bool = False
-    """The client may end it while it is written."""
+    """The client may end the reasoning while it is generated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The parts of an answer and what constrains them."""
+    """The parts of one answer and their constraints, as a request carries them to the engine."""
 
     grammar: GrammarText | None = None
-    """What the text after the reasoning must match."""
+    """The constraint on the text after the reasoning; None = any text."""
     begun: str = ""
-    """The part of that text that the prompt ends with; the answer continues it."""
+    """The beginning of the constrained text that is part of the prompt; the answer continues it."""
     reasoning: ReasoningSpan | None = None
     markers: tuple[str, ...] = ()
-    """Spellings of control tokens whose places in the answer are reported."""
+    """Texts of control tokens whose positions in the answer are reported."""
     hides_stops: bool = False
-    """Stop strings count only in the text after the reasoning."""
+    """Stop strings apply only to the text after the reasoning."""
     ends: tuple[str, ...] = ()
-    """Texts that end the answer as the model's own end does."""
+    """Texts that end the answer like an end-of-generation token of the model."""

@@ -127,7 +127,7 @@ class Population:
         return victim if victim is not None and victim.request.priority < sequence.request.priority else None
 
     def make_way(self, sequence: Sequence, spared: Container[int]) -> bool:
-        """Preempts the lowest running sequence outside of `spared` if it ranks below `sequence`; False = none does."""
+        """Preempts the lowest running sequence not in the slots `spared` if it ranks below `sequence`; False = none."""
         victim = self.lowest(spared)
         if victim is None or victim.rank <= sequence.rank:
             return False

@@ -49,9 +49,9 @@ class SchedulerConfig:
     max_waiting: int = 256
     """Maximum number of queued requests; further requests are refused with `Overloaded`."""
     target_step_s: float = 0.2
-    """Target duration of a step while some sequence decodes: bounds how much a long prompt slows down the streams."""
+    """Maximum duration that a step should have while streams run: bounds how much a long prompt slows them down."""
     idle_step_s: float = 1.0
-    """Target duration of a step that only computes prompts."""
+    """Maximum duration that a step should have if it only computes prompts."""
     max_draft: int = 0
     """Speculative decoding: maximum number of drafted entries per sequence and step; 0 = no drafts. Applies only to
     backends where drafts cannot change the answer (`ModelInfo.is_batch_invariant`)."""
@@ -322,7 +322,7 @@ class Scheduler:
         ]
 
     def fail(self, batch: Batch) -> list[TokenEvent]:
-        """Handles a failed forward pass: sequences of the batch are retried once before their first token, else ended.
+        """Handles a failed forward pass: each sequence of the batch is retried once if it has no token yet, else ended.
 
         A batch with drafts needs more memory than one without: after it fails, all sequences continue without drafts.
         """
@@ -340,7 +340,7 @@ class Scheduler:
         return [event for sequence in sequences if (event := self._end_or_retry(sequence)) is not None]
 
     def observe(self, batch: Batch, step_s: float) -> None:
-        """Learns how long a step took. The first step does not count for costs: it also reads the weights from disk."""
+        """Learns how long a step took; no costs from the first step, which also brings the weights into memory."""
         self._rotation.observe(step_s)
         self.tiering.earn(step_s)
         if batch.step_id == 1:

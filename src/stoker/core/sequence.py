@@ -70,7 +70,7 @@ class Sequence:
     num_scored: int = 0
     """Prompt entries whose row of logits was delivered, if the request scores its prompt."""
     has_begun: bool = False
-    """Some step has computed entries of the sequence."""
+    """A step with entries of the sequence was planned."""
     num_preempted: int = 0
     num_paused: int = 0
     """How often it was paused because its client read too slowly."""

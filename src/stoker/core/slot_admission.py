@@ -98,7 +98,7 @@ class SlotAdmission:
         return self._kv.room_beside(reuse) >= len(sequence.entries) - reuse.length + num_spoken_for
 
     def _choose(self, ready: list[Candidate], prompts: Iterable[Sequence], budget: int) -> Candidate | None:
-        """The fairest candidate within the budget, or one with a much longer cached prefix, see `MAX_PASSED_OVER`."""
+        """The fairest candidate in the budget, or one that reuses `MIN_SHARED` more entries (see `MAX_PASSED_OVER`)."""
         if not ready or ready[0][0].num_passed_over >= MAX_PASSED_OVER:
             return ready[0] if ready else None
         served = [candidate for candidate in ready if self._is_reached(*candidate, prompts, budget)]

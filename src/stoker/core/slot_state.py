@@ -1,4 +1,4 @@
-"""A snapshot of one slot of the KV pool, for inspection. It decides nothing."""
+"""A snapshot of one slot of the KV pool, for inspection by clients: data only."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """One native sequence. Counts are in tokens."""
+    """The state of one slot (native sequence). Counts are in tokens."""
 
     slot: int
     num_tokens: int
-    """Tokens resident in the slot: of a running request, or left by a finished one for reuse."""
+    """Tokens with KV in the slot: of a running request, or retained from a finished one for reuse."""
     request_id: str | None = None
-    """The request that runs in the slot; None = it is idle."""
+    """Id of the request that runs in the slot; None = the slot is idle."""
     num_prompt: int = 0
     num_completion: int = 0
     replica: int | None = None
-    """Of a model that has several engines: whose slot it is."""
+    """Number of the engine that has the slot, if the model has several engines (replicas)."""

@@ -1,4 +1,4 @@
-"""Names of the formats of recordings, by their first bytes."""
+"""Recognizes the file formats of recordings by their first bytes. It decodes nothing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _TAGS, _TAGS_HEAD = b"ID3", 10
 
 
 def sound_format(data: bytes) -> str | None:
-    """The format of a file that may have sound in it, as FFmpeg calls it; None = it is none of those that are read."""
+    """FFmpeg's name for the format of a file that may contain sound; None = the format is not supported."""
     if data[:4] == b"RIFF":
         return "wav" if data[8:12] == b"WAVE" else None
     if data[4:8] == _MPEG_4:
         return None if data[8:12] in _HIGH_EFFICIENCY_IMAGES else "mov"
     at = 0
     if data.startswith(_TAGS):
-        for byte in data[_TAGS_HEAD - 4 : _TAGS_HEAD]:  # 7 bits of their length in each
+        for byte in data[_TAGS_HEAD - 4 : _TAGS_HEAD]:  # each has 7 bits of the length of the tags
             at = at << 7 | byte & 0x7F
         at += _TAGS_HEAD
     start = data[at : at + 4]

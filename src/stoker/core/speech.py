@@ -1,4 +1,4 @@
-"""What is wanted of a recording that is written down, and what is found in it. It computes nothing."""
+"""Speech recognition: parameters of a transcription, and its result. It computes nothing."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ Task: TypeAlias = Literal["transcribe", "translate"]
 
 @dataclass(frozen=True, slots=True)
 class SpeechInfo:
-    """What a model that writes down speech says about itself."""
+    """Abilities of a model that transcribes speech."""
 
     languages: list[str]
-    """Codes of the languages that the model knows, such as `en`."""
+    """Codes of the supported languages, such as `en`."""
     sample_rate: int
-    """Samples per second of what the model hears."""
+    """Sample rate of recordings for the model, in Hz."""
     can_translate: bool
-    """The model also writes in English what is said in another language."""
+    """The model can also translate speech in other languages to English text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is wanted of a recording."""
+    """The parameters of one transcription."""
 
     task: Task = "transcribe"
-    """`translate`: the text is English, whatever is spoken."""
+    """`translate`: the text is in English, whatever the spoken language is."""
     language: str = ""
-    """Code of the language that is spoken; empty = the model finds out."""
+    """Code of the spoken language; empty = the model detects it."""
     prompt: str = ""
-    """Text that might precede the recording: it shows names and the style."""
+    """Text that might precede the recording, as an example of the spelling of names and of the style."""
     keywords: str = ""
-    """Names and terms that are likely to be said."""
+    """Names and terms that are likely to be spoken (hotwords)."""
     temperature: float = 0.0
-    """0: the likeliest text, and higher temperatures only where that repeats itself or is unlikely."""
+    """Sampling temperature; 0 = the most likely text, or higher temperatures where that is repetitive or improbable."""
     has_words: bool = False
-    """Segments say when each of their words is spoken."""
+    """Segments have timestamps of each word."""
     skips_silence: bool = False
-    """Parts without speech are left out before the model hears them."""
+    """Parts without speech are removed before the model runs (voice activity detection)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word, with the space before it. Times are in seconds from the beginning of the recording."""
+    """One word, with its leading space. Times are in seconds from the beginning of the recording."""
 
     start: float
     end: float
@@ -52,20 +52,20 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What is said in a few seconds. Times are in seconds from the beginning of the recording."""
+    """The transcript of a few seconds. Times are in seconds from the beginning of the recording."""
 
     id: int
-    """Number of the segment, from 0."""
+    """Index of the segment, from 0."""
     seek: int
-    """Where the window of the segment begins, in hundredths of a second."""
+    """Start of the model's window with the segment, in hundredths of a second."""
     start: float
     end: float
     text: str
-    """With the space before its first word."""
+    """The text, with the space before its first word."""
     tokens: list[int]
     temperature: float
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: float
     words: list[Word] | None = None
-    """None = they were not asked for."""
+    """The words with timestamps; None = they were not requested (`Wish.has_words`)."""

@@ -1,4 +1,4 @@
-"""The stages of a step, by name, for measuring where its time goes. Nothing is measured here."""
+"""Names of the stages of a step, for measurements of where its time goes (profiling). It measures nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 Stage: TypeAlias = Literal["schedule", "bind", "forward", "mask", "sample", "detokenize", "publish"]
 
 Mark: TypeAlias = Callable[[Stage], None]
-"""Called at the end of a part of a step: the time since the call before belongs to it. A part may come repeatedly."""
+"""Called at the end of a stage: the time since the previous call belongs to it. A stage may occur more than once."""
 
 
 def no_mark(stage: Stage) -> None:

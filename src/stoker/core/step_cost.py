@@ -35,7 +35,7 @@ class StepLoad(NamedTuple):
     """The content of a step."""
 
     num_streams: int = 0
-    """Number of entries of decodes."""
+    """Number of entries in decodes, drafted ones included."""
     num_prompt: int = 0
     """Number of prompt entries."""
     num_attended: int = 0
@@ -80,7 +80,7 @@ class StepCost:
         return sum(map(mul, self._weights, self._parts(load)))
 
     def observe(self, load: StepLoad, step_s: float) -> None:
-        """Learns that a step with this load took so long."""
+        """Learns that a step with this load took `step_s` seconds."""
         parts = self._parts(load)
         if not self._weights:
             self._weights = [step_s / sum(parts)] * len(parts)

@@ -89,7 +89,7 @@ class Tiering:
         return self._portions.start_of(resident)
 
     def imports(self, sequence: Sequence, max_entries: int) -> list[Transfer]:
-        """The next imports for a sequence: up to `max_entries` entries, but at least one portion if there is any."""
+        """The next imports for a sequence: up to `max_entries`, but at least one portion; all if `restores_whole`."""
         assert sequence.chain is not None
         assert sequence.slot is not None
         assert self._portions is not None

@@ -1,4 +1,4 @@
-"""The queue of waiting sequences: by priority, then fairly between client keys, then by arrival. It has no slots."""
+"""The queue of waiting sequences: by priority, then fairly between client keys, then by arrival. It knows no slots."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def load_model(config: EngineConfig, progress: Progress | None, mark: Mark) -> L
 
 
 def measure(config: EngineConfig) -> MemoryNeeds | None:
-    """The memory that loading `config.model_path` will take, including the minimum for the KV cache in RAM.
+    """The memory that loading `config.model_path` will take, including the minimum of the RAM tier.
 
     Neither weights nor libllama are loaded into this process.
 

@@ -1,6 +1,7 @@
-"""The program that makes rows of images: orders on standard input, replies on standard output, until its parent leaves.
+"""The encoder process: reads orders from standard input and writes replies to standard output, until the input ends.
 
-It gets pixels, never a file. Layouts are answered while something is encoded.
+It encodes images and recordings to rows (embeddings). It gets pixels or samples, never a file. One thread encodes, so
+that orders for layouts are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Encoder:
         self._projector: RowMaker | None = None
 
     def answer(self, number: int, order: Order) -> None:
-        """On any thread: replies to an order."""
+        """Executes an order and writes the reply. Thread-safe."""
         try:
             reply = self._reply(order)
         except StokerError as error:
@@ -57,15 +58,15 @@ class _Encoder:
                 return Encoded(projector.encode(pixels, order.part, order.key).astype("<f4").tobytes())
 
     def _open(self) -> RowMaker:
-        if self._projector is None:  # by the first order, which is alone
+        if self._projector is None:  # by the first order (`Describe`), before other threads run
             self._projector = self._open_projector()
         return self._projector
 
 
 def main() -> None:
-    """`python -m stoker.loading.encode_program MODEL PROJECTOR THREADS LEAST MOST`, both in tokens of an image.
+    """Runs `python -m stoker.loading.encode_program MODEL PROJECTOR THREADS LEAST MOST`.
 
-    The projector is a GGUF file, or the graph of an ONNX folder that makes rows of images.
+    PROJECTOR is a GGUF file, or the image encoder of an ONNX folder. LEAST and MOST limit the tokens of an image.
     """
     replies = begin_program()
     encoder = _Encoder(partial(_opened, *sys.argv[1:]), replies)
@@ -75,7 +76,7 @@ def main() -> None:
                 encoding.submit(encoder.answer, number, order)
             else:
                 encoder.answer(number, order)
-    os._exit(0)  # what is still being computed is no longer wanted
+    os._exit(0)  # without waiting for encodings in progress, whose results are no longer needed
 
 
 def _opened(model: str, projector: str, threads: str, least: str, most: str) -> RowMaker:

@@ -59,7 +59,7 @@ class LlamaLoader:
         return None
 
     def needs(self) -> MemoryNeeds:
-        """See `Loader`. Memory of GPUs with their own memory is described in `devices`."""
+        """See `Loader`. What is placed on GPUs with their own memory (`devices`) does not count."""
         return replace(self._needs_on_cpu, devices=self._own_memory)
 
     @cached_property

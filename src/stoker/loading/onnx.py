@@ -1,4 +1,4 @@
-"""ONNX models on ONNX Runtime: whether their files fit each other, what they take, and how they are opened."""
+"""ONNX models on ONNX Runtime: checks that their files match, measures their memory needs, and opens them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from stoker.text.tokenizer_json import JSONTokenizer
 logger = logging.getLogger(__name__)
 
 _USUAL_PADDING = 4096
-"""More ids of no token than this are hardly for the sake of a round number."""
+"""Number of vocabulary ids without a token that padding may explain: more of them cause a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The files of a model, read and checked, before anything is loaded."""
+    """The files of a model, read and checked, before weights are loaded."""
 
     folder: OnnxFolder
     graph: OnnxGraph
@@ -58,12 +58,12 @@ class _Parts:
     signature: Signature
     tokenizer: JSONTokenizer
     table: OnnxGraph | None
-    """Makes rows of token ids, if the graph takes rows."""
+    """The embedding graph, which turns token ids into rows; None = the main graph takes token ids itself."""
     sight: Sight
 
     @property
     def graphs(self) -> tuple[OnnxGraph, ...]:
-        """All that is computed in the engine."""
+        """The graphs that the engine's process runs; the image encoder has its own process."""
         return (self.graph,) if self.table is None else (self.graph, self.table)
 
     @property
@@ -72,7 +72,7 @@ class _Parts:
 
 
 class OnnxLoader:
-    """An ONNX folder, or graph, on ONNX Runtime. Satisfies `Loader`."""
+    """Opens an ONNX folder, or a single graph, on ONNX Runtime. Satisfies `Loader`."""
 
     name = "onnx"
 
@@ -80,7 +80,7 @@ class OnnxLoader:
         self._config = config
 
     def refusal(self) -> ConfigError | None:
-        """See `Loader`. Options that only GGUF models have."""
+        """See `Loader`. Reasons: options that apply to GGUF models only."""
         path = self._config.model_path
         if (reason := only_llama(self._config)) is not None:
             return ConfigError(f"{path} is an ONNX model, and {reason}", key="backend")
@@ -112,7 +112,7 @@ class OnnxLoader:
         return replace(needs, compute_bytes=needs.compute_bytes + parts.sight.num_bytes)
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
-        """See `Loader`. ONNX Runtime does not tell how far it is."""
+        """See `Loader`. `progress` is not used, because ONNX Runtime does not report any."""
         if self._encoder is not None:
             self._encoder.needs().within(available_memory())
             return self._encoder.open(self._config, self.name)
@@ -183,7 +183,7 @@ class OnnxLoader:
 
 
 def _operators() -> Path | None:
-    """The extension module, which ONNX Runtime can load as well."""
+    """Path of the extension module, which is also a library of ONNX Runtime operators; None = it is not a file."""
     found = find_spec("stoker._native")
     return Path(found.origin) if found is not None and found.origin else None
 
@@ -229,7 +229,9 @@ def _check_kv_type(config: EngineConfig, signature: Signature) -> None:
 
 
 def _check_vocabulary(tokenizer: JSONTokenizer, signature: Signature, graph: OnnxGraph) -> None:
-    """Added tokens may go beyond: some models share a tokenizer with others that see. They are refused in prompts."""
+    """Checks the tokenizer against the logits. Only added tokens may have ids without logits, because some text
+    models share the tokenizer of a vision model; such tokens are refused in prompts.
+    """
     if tokenizer.num_words > signature.vocab_size:
         _mismatch(tokenizer, signature, graph)
     if tokenizer.vocab_size + max(_USUAL_PADDING, signature.vocab_size // 10) < signature.vocab_size:

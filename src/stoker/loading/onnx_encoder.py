@@ -1,4 +1,4 @@
-"""Encoders as ONNX folders, such as those of sentence-transformers: what they take, and how they are opened."""
+"""Text encoders in ONNX folders, such as those of sentence-transformers: their memory needs, and how to open them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _POOLING_MODES = {
     "pooling_mode_mean_tokens": Pooling.MEAN,
 }
 _NO_LIMIT = 1 << 30
-"""Longer than any text: some files say so for a length that they do not know."""
+"""Lengths from this on mean that the length is unknown: some files have such a placeholder."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderParts:
-    """The files of an encoder, read and checked, before anything is loaded."""
+    """The files of a text encoder, read and checked, before weights are loaded."""
 
     folder: OnnxFolder
     graph: OnnxGraph
@@ -41,11 +41,11 @@ class EncoderParts:
     max_tokens: int
 
     def needs(self) -> MemoryNeeds:
-        """The memory that it takes."""
+        """The memory that the encoder takes."""
         return encoder_needs(self.facts.name, self.graph.weights_bytes, self.max_tokens)
 
     def open(self, config: EngineConfig, backend_name: str) -> Loaded:
-        """Loads it.
+        """Loads the encoder.
 
         Raises:
             ModelError, ResourceExhausted, ConfigError: see `Loader.open`.
@@ -81,11 +81,10 @@ class EncoderParts:
 def read_encoder(
     config: EngineConfig, folder: OnnxFolder, graph: OnnxGraph, facts: OnnxDescription, tokenizer: JSONTokenizer
 ) -> EncoderParts:
-    """Reads what the files beside an encoder's graph say.
+    """Reads the inputs of an encoder's graph, and its pooling and maximum length (in tokens) from the files beside it.
 
     Raises:
-        ModelUnsupported: the graph cannot be called.
-        ConfigError: --ctx-size is longer than the texts that the model takes.
+        ModelUnsupported: an input or the output of the graph is not supported.
     """
     signature = read_encoder_signature(
         graph,
@@ -108,6 +107,6 @@ def _says(folder: OnnxFolder, key: str) -> bool:
 
 
 def _limit(folder: OnnxFolder) -> int | None:
-    """Of models with positions that begin behind 0, only this file says how long a text may be."""
+    """The tokenizer's maximum length: the only correct limit of models whose positions do not begin at 0."""
     found: Any = folder.read_json("tokenizer_config.json").get("model_max_length")
     return found if isinstance(found, int) and 0 < found < _NO_LIMIT else None

@@ -1,4 +1,4 @@
-"""Which provider and device compute an ONNX model: the user's word, then that of the model's package."""
+"""The execution provider and the device for an ONNX model: user options first, then the model's `metadata.json`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a session of ONNX Runtime is opened with."""
+    """The provider, device and threads of an ONNX Runtime session."""
 
     provider: str
     device_id: int
     threads: int | None
-    """None = one for each core that this process may use."""
+    """Number of CPU threads; None = one for each core that this process may use."""
 
 
 def placement(config: EngineConfig, facts: OnnxDescription) -> Placement:
-    """Where the model is computed. A provider of the package that ONNX Runtime does not have is passed over.
+    """Where the model is computed. Unknown providers in `metadata.json` are skipped, with a warning.
 
     Raises:
-        ConfigError: several devices are given for one graph.
+        ConfigError: `device_id` lists several devices, but an engine runs a graph on one.
     """
     if len(config.device_ids) > 1:
         message = f"--device-id {config.device_id}: a graph is computed on one device; --replicas uses several"

@@ -1,4 +1,4 @@
-"""Encoders of images in ONNX folders: whether one can be used, what it takes, and how its process opens it."""
+"""Image encoders in ONNX folders: whether a model can use one, its memory needs, and how its process opens it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from stoker.text.tokenizer_json import JSONTokenizer
 if TYPE_CHECKING:
     from stoker.media import resizing
 else:
-    resizing = lazy_module("stoker.media.resizing")  # for models that see
+    resizing = lazy_module("stoker.media.resizing")  # only needed for models with images
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What an ONNX model does with images."""
+    """Whether and how an ONNX model takes images."""
 
     graph: OnnxGraph | None = None
-    """The encoder; None = no images are taken."""
+    """The graph of the image encoder; None = the model takes no images."""
     image_text: str = ""
-    """What the chat template writes in place of an image."""
+    """Text that the chat template writes for an image."""
     refusal: str = ""
-    """Why no images are taken."""
+    """Why the model takes no images; empty if it does."""
 
     @property
     def projector(self) -> Projector | None:
@@ -42,12 +42,12 @@ class Sight:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the encoder's process."""
+        """Memory of the encoder process, in bytes."""
         return 0 if self.graph is None else encoder_bytes(self.graph.weights_bytes)
 
 
 def read_sight(config: EngineConfig, folder: OnnxFolder, signature: Signature, tokenizer: JSONTokenizer) -> Sight:
-    """Whether a model is served with images. It writes text in any case."""
+    """Determines whether a model is served with images. If not, it is served for text only."""
     if config.mmproj == "off":
         return Sight(refusal="--mmproj off is set")
     vision = read_onnx_vision(folder)
@@ -63,11 +63,16 @@ def read_sight(config: EngineConfig, folder: OnnxFolder, signature: Signature, t
 
 
 def open_row_maker(graph: Path, *, threads: int, token_limits: tuple[int, int]) -> OnnxRowMaker:
-    """The encoder beside a decoder's graph, loaded.
+    """Loads the image encoder beside a decoder's graph.
+
+    Args:
+        graph: the decoder.
+        threads: number of threads that compute.
+        token_limits: minimum and maximum tokens per image; 0 = the model's own limits.
 
     Raises:
         ModelUnsupported, ModelFileInvalid, ResourceExhausted: see `OnnxRowMaker`.
-        ModelFileNotFound: there is none.
+        ModelFileNotFound: there is no encoder.
     """
     vision = read_onnx_vision(open_onnx_folder(graph))
     if vision is None:
@@ -84,7 +89,7 @@ def _resized(image: Image, size: tuple[int, int], filter: int) -> Image:
 
 
 def _misfit(family: Family, signature: Signature, tokenizer: JSONTokenizer) -> str:
-    """What is missing for images of this family; empty = nothing."""
+    """Why images of this family cannot be used; empty = they can."""
     if find_spec("PIL") is None:
         return "images need a package that is not installed: pip install 'stoker[images]'"
     if family.has_axes and not signature.has_axes:

@@ -52,7 +52,8 @@ def pack_gguf(path: Path, progress: Progress) -> bool:
         progress: receives the number of packed bytes.
 
     Returns:
-        Whether the weights are packed. False: another backend runs the model, or loading it will report an error.
+        Whether the weights are packed. False: another backend runs the model, loading it will report an error, or
+            the log says why.
     """
     with ExitStack() as opened, suppress(StokerError, OSError):
         loader, _ = opened.enter_context(choosing.chosen(EngineConfig(model_path=str(path)), loads_libllama=False))

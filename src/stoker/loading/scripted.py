@@ -1,4 +1,4 @@
-"""No model at all, for tests: a script gives the tokens."""
+"""Opens scripted models, which need no weights, for tests of clients: a script determines their tokens."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 
 _CONTEXT, _SCRIPT_CONTEXT = 512, 32768
-"""Tokens; a token is a byte, and a prompt with tools has many."""
+"""Default contexts, in tokens, without and with a script: each byte is a token, and prompts with tools are long."""
 
 
 class ScriptedLoader:
-    """The model `scripted` babbles; a model of any other name always answers with its name. Satisfies `Loader`.
+    """Opens a scripted model. Satisfies `Loader`.
 
-    With a script it plays the answers of that.
+    With `config.script`, the model plays the answers of the script. Without, the model `scripted` generates arbitrary
+    text, and a model of any other name always answers with its name.
     """
 
     name = "scripted"
@@ -61,7 +62,7 @@ class ScriptedLoader:
             kv_tokens=config.kv_tokens or context_size * config.parallel,
             num_slots=usual_slots(config.parallel),
             vocab_size=tokenizer.vocab_size,
-            is_batch_invariant=script is None,  # a guess would not be played at its place
+            is_batch_invariant=script is None,  # a script does not play drafted tokens at their positions
         )
         next_token = None if script or config.model == SCRIPTED else reply_with(config.model)
         backend = ScriptedBackend(info, next_token=next_token, script=script)
@@ -88,6 +89,6 @@ def _played(config: EngineConfig) -> tuple[ScriptedTokenizer, PlayedScript]:
 
 
 def scripted_adapter(path: Path) -> LoraFile:
-    """Any file is an adapter of the scripted model."""
+    """Any existing file counts as a LoRA adapter of the scripted model."""
     version = file_version(path)
     return LoraFile(path, content_key(path), 1, 0.0, 1, path.stat().st_size, version)

@@ -1,6 +1,6 @@
-"""The program that transcribes: orders on standard input, replies on standard output, until its parent leaves.
+"""The transcriber process: reads orders from standard input, writes replies to standard output, until the input ends.
 
-It gets samples, never a file.
+It runs a Whisper model, which the first order loads. It gets samples, never a file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Transcriber:
 
 
 def main() -> None:
-    """`python -m stoker.loading.transcribe_program FOLDER THREADS cpu|any`."""
+    """Runs `python -m stoker.loading.transcribe_program FOLDER THREADS cpu|any`; `any` = a GPU may be used."""
     replies = begin_program()
     folder, threads, device = sys.argv[1:]
     transcriber = _Transcriber(Path(folder), int(threads), is_cpu_only=device == "cpu")

@@ -1,4 +1,4 @@
-"""The process that transcribes for a Whisper model, and what it will take. Nothing is started here."""
+"""Configures the transcriber process of a Whisper model, and estimates its memory needs. It starts no process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _PROGRAM = "stoker.loading.transcribe_program"
 
 
 def transcribes(config: EngineConfig) -> bool:
-    """Whether `config.model_path` is a model that transcribes."""
+    """Whether `config.model_path` is a model that transcribes speech (Whisper)."""
     return is_whisper_folder(Path(config.model_path))
 
 
 def create_transcriber(config: EngineConfig) -> Transcriber:
-    """What transcribes with the model `config.model_path`. Nothing is started yet.
+    """The transcriber for the model `config.model_path`; its process is not started yet.
 
     Raises:
-        ConfigError: a library is missing.
+        ConfigError: a required library is not installed.
         ModelError: a file of the model is missing or damaged.
     """
     from stoker.media.transcriber import Transcriber
@@ -45,7 +45,7 @@ def create_transcriber(config: EngineConfig) -> Transcriber:
 
 
 def measure_transcriber(config: EngineConfig) -> MemoryNeeds:
-    """What the process will take."""
+    """An estimate of the memory that the transcriber process takes."""
     weights, compute = whisper_bytes(Path(config.model_path))
     return MemoryNeeds(
         model=config.name or config.model,
