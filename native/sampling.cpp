@@ -190,8 +190,8 @@ std::optional<int32_t> RowSampler::drawn_from_known(const Chain& chain, size_t n
     const double most = accumulate(chain.temperature) * kRounding, least = cumulative_[fewest - 1];
     const double at = uniform(chain.seed, chain.index);
     const auto drawn = [&](double total) { return size_t(std::ranges::upper_bound(cumulative_, at * total) - cumulative_.begin()); };
-    const size_t first = drawn(least);
-    return first < fewest && drawn(most) == first ? std::optional(ranked_[first].token_id) : std::nullopt;
+    const size_t first = drawn(least);  // of those that are kept in any case: the random number is below 1
+    return drawn(most) == first ? std::optional(ranked_[first].token_id) : std::nullopt;
 }
 
 // Ranks what a mask allows if that is little. False: it is not.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from itertools import islice
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -192,7 +193,8 @@ class LocalCluster:
     def _environment(self) -> Mapping[str, str]:
         if self._address:
             return ENVIRONMENT
-        return {**_ALONE, **{name: str(_free_port()) for name in _PORTS}}
+        ports = _free_ports(len(_PORTS), self._config.server.port)
+        return {**_ALONE, **dict(zip(_PORTS, map(str, ports), strict=True))}
 
     def _is_healthy(self) -> bool:
         connection = http.client.HTTPConnection(self._config.server.host, self._config.server.port, timeout=5)
@@ -250,12 +252,29 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing was said")
 
 
-def _free_port() -> int:
-    """A free port that the kernel gives to no outgoing connection: Ray makes hundreds before its proxy listens."""
-    for port in random.sample(_INNER_PORTS, 64):
-        with suppress(OSError), socket.create_server(("", port)):
-            return port
-    raise ConfigError("no port between 20000 and 32767 is free for Ray's entrance", key="port")
+def _free_ports(count: int, used: int) -> list[int]:
+    """Different free ports that the kernel gives to no outgoing connection. Ray makes hundreds of these at its start.
+
+    Args:
+        count: number of ports.
+        used: a port that must not be among them.
+
+    Raises:
+        ConfigError: too few ports are free.
+    """
+    free = (port for port in random.sample(_INNER_PORTS, len(_INNER_PORTS)) if port != used and _is_free(port))
+    found = list(islice(free, count))
+    if len(found) < count:
+        raise ConfigError("too few ports between 20000 and 32767 are free for Ray's proxy", key="port")
+    return found
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

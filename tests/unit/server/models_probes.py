@@ -105,6 +105,6 @@ UNLOAD = LifeProbes(
     },
 )
 
-DOWNLOAD = DownloadProbes(endpoint("POST", "/models"), {"model": "smollm2"}, {"model": Probe("nobody", refused)})
+DOWNLOAD = DownloadProbes(endpoint("POST", "/models"), {"model": "smollm2"}, {"model": Probe("no-such-model", refused)})
 
 PROBES = (LOAD, UNLOAD, DOWNLOAD)
