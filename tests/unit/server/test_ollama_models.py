@@ -301,6 +301,7 @@ def test_pull_tells_how_far_it_is(source: Source):
     assert lines[-1] == {"status": "success"}
     assert {line["status"] for line in lines[1:-1]} == {"pulling m.gguf"}
     assert all(line["total"] == 30 for line in lines[1:-1])
+    assert lines[-2]["completed"] == 30, "the last line of progress is never left out"
 
 
 def test_pull_without_a_stream_answers_when_it_is_there(source: Source):

@@ -108,3 +108,44 @@ def test_what_is_not_available_is_refused_by_its_place(tools: list[Any]):
 def test_a_tool_that_openai_runs_cannot_be_required():
     _, response = respond([WEB, READ], tool_choice={"type": "web_search"})
     assert response.status_code == 400
+
+
+def test_references_to_an_output_are_the_same_as_the_output_sent_back():
+    texts = ["<think>T</think>A", CALL, TEXT, {"text": "B", "finish_reason": "stop"}]
+    runtime = FakeRuntime(lambda submit: texts)
+    app = make_app(runtime)
+    first = ask(app, "POST", "/v1/responses", json={"input": "hi", "tools": [FILES]}).json()
+    kinds = [item["type"] for item in first["output"]]
+    assert kinds == ["reasoning", "message", "function_call", "custom_tool_call", "message"]
+    results = [
+        {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": "x"}
+        for item in first["output"]
+        if "call_id" in item
+    ]
+    references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+    for sent in (first["output"], references):
+        reply = ask(app, "POST", "/v1/responses", json={"input": [*sent, *results], "tools": [FILES]})
+        assert reply.status_code == 200, reply.text
+    by_output, by_reference = runtime.rendered[-2][0], runtime.rendered[-1][0]
+    assert [message.text for message in by_reference] == ["A", "B", "x", "x"]
+    for sent_back, found in zip(by_output, by_reference, strict=True):
+        assert (found.text, found.reasoning) == (sent_back.text, sent_back.reasoning)
+        assert (found.tool_calls, found.tool_call_id) == (sent_back.tool_calls, sent_back.tool_call_id)
+    assert by_reference[0].reasoning == "T"
+
+
+def test_references_to_items_of_an_input_are_those_items():
+    runtime = FakeRuntime()
+    app = make_app(runtime)
+    call = {"type": "function_call", "call_id": "c", "name": "read", "arguments": "{}"}
+    other = {"type": "custom_tool_call", "call_id": "d", "name": "note", "input": "b"}
+    results = [{"type": "function_call_output", "call_id": name, "output": name} for name in ("c", "d")]
+    sent = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "A"}, call, other, *results]
+    first = ask(app, "POST", "/v1/responses", json={"input": sent}).json()
+    made = ask(app, "POST", "/v1/conversations", json={"items": sent}).json()
+    for path in (f"responses/{first['id']}/input_items", f"conversations/{made['id']}/items"):
+        items = ask(app, "GET", f"/v1/{path}?order=asc").json()["data"]
+        references = [{"type": "item_reference", "id": item["id"]} for item in items]
+        assert ask(app, "POST", "/v1/responses", json={"input": references}).status_code == 200
+        messages, wanted = runtime.rendered[-1][0], runtime.rendered[0][0]
+        assert [(m.role, m.text, m.tool_calls) for m in messages] == [(m.role, m.text, m.tool_calls) for m in wanted]

@@ -103,16 +103,19 @@ class _Pull:
         self._reported_at = 0.0
 
     async def states(self) -> AsyncGenerator[PullState, None]:
-        """Yields the newest state after every change, until the download ends.
+        """Yields the newest state after every change, the last one too, until the download ends.
 
         Raises:
             StokerError: the download failed.
         """
+        told = None
         while True:
-            changed = self._changed
-            if self._is_over:
+            changed, is_over, state = self._changed, self._is_over, self._state
+            if state is not told:
+                told = state
+                yield state
+            if is_over:
                 break
-            yield self._state
             await changed.wait()
         if self._error is not None:
             raise self._error

@@ -115,7 +115,7 @@ async def list_items(call: Call[None]) -> Response:
     reply=(InputMessage, InputCall, InputCustomCall, InputCallOutput),
 )
 async def get_item(call: Call[None]) -> Response:
-    return json_response(_found(call).find(call.path_parameter("item_id")).item)
+    return json_response(_found(call).entry(call.path_parameter("item_id")).item)
 
 
 @router.endpoint(

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from stoker.errors import ConversationNotFound, InvalidInput
-from stoker.server.dialects.responses.input_items import InputItem, items_of
+from stoker.server.dialects.responses.input_items import InputItem, item_of, item_parts
 from stoker.server.dialects.responses.shelf import Shelf, bytes_of
 from stoker.server.dialects.responses.store import answer_of
 from stoker.server.dialects.responses.types import OutputItem, OutputReasoning
@@ -34,8 +32,7 @@ class Entry:
 
     @property
     def item(self) -> InputItem:
-        (item,) = items_of("", self.message)
-        return msgspec.structs.replace(item, id=self.item_id)
+        return item_of(self.item_id, self.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +45,7 @@ class StoredConversation:
     metadata: Mapping[str, str]
     entries: tuple[Entry, ...] = ()
     num_added: int = 0
-    """Number of items that `with_messages` ever added, deleted ones included, for the ids of further items."""
+    """Number of messages that `with_messages` ever added, deleted ones included, for the ids of further items."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -68,21 +65,27 @@ class StoredConversation:
         texts = sum(len(name) + len(value) for name, value in self.metadata.items())
         return _BYTES_PER_ITEM * (1 + len(self.entries)) + 2 * texts + bytes_of(entry.message for entry in self.entries)
 
-    def find(self, item_id: str) -> Entry:
+    def find(self, item_id: str) -> Message | None:
+        """The message of an item; None if the conversation has no such item."""
+        return next((entry.message for entry in self.entries if entry.item_id == item_id), None)
+
+    def entry(self, item_id: str) -> Entry:
         """The item of this id; raises ConversationNotFound if the conversation has no such item."""
-        entry = next((entry for entry in self.entries if entry.item_id == item_id), None)
-        if entry is None:
+        found = self.find(item_id)
+        if found is None:
             message = f"the conversation {self.conversation_id} has no item {item_id[:100]!r}"
             raise ConversationNotFound(message, conversation_id=self.conversation_id, parameter="item_id")
-        return entry
+        return Entry(item_id, found)
 
     def with_messages(self, messages: Sequence[Message]) -> StoredConversation:
         """A copy of the conversation with further messages at its end."""
-        parts = [part for message in messages for part in _parts(message)]
-        stem = self.conversation_id.removeprefix(_PREFIX)
-        items = [items_of(f"{stem}_{self.num_added + number}", part)[0] for number, part in enumerate(parts)]
-        added = [Entry(item.id, part) for item, part in zip(items, parts, strict=True)]
-        return replace(self, entries=(*self.entries, *added), num_added=self.num_added + len(added))
+        stem, first = self.conversation_id.removeprefix(_PREFIX), self.num_added
+        added = [
+            Entry(item_id, part)
+            for number, message in enumerate(messages, first)
+            for item_id, part in item_parts(f"{stem}_{number}", message)
+        ]
+        return replace(self, entries=(*self.entries, *added), num_added=first + len(messages))
 
     def with_output(self, output: Sequence[OutputItem]) -> StoredConversation:
         """A copy of the conversation with the output of a response at its end; the items keep their ids."""
@@ -167,8 +170,9 @@ class Conversations:
             ConversationNotFound: see `get`; or the conversation has no such item.
         """
         before = self.get(owner, conversation_id)
-        gone = before.find(item_id)
-        return self._keep(owner, replace(before, entries=tuple(e for e in before.entries if e is not gone)))
+        gone = before.entry(item_id)
+        rest = tuple(entry for entry in before.entries if entry.item_id != gone.item_id)
+        return self._keep(owner, replace(before, entries=rest))
 
     def delete(self, owner: str, conversation_id: str) -> None:
         """Deletes a conversation; responses that belong to it stay stored.
@@ -182,15 +186,6 @@ class Conversations:
     def _keep(self, owner: str, conversation: StoredConversation) -> StoredConversation:
         self._shelf.put((owner, conversation.conversation_id), conversation)
         return conversation
-
-
-def _parts(message: Message) -> Iterator[Message]:
-    """Splits a message into messages that are one item each: its content, and each of its tool calls."""
-    if message.content is not None or not message.tool_calls:
-        yield replace(message, tool_calls=())
-    for number, call in enumerate(message.tool_calls):
-        reasoning = message.reasoning if message.content is None and number == 0 else None
-        yield Message(role=message.role, tool_calls=(call,), reasoning=reasoning)
 
 
 def _check(metadata: Mapping[str, str]) -> None:

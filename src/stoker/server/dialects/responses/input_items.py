@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -69,15 +70,31 @@ def _behind(items: list[InputItem], after: str | None) -> list[InputItem]:
 
 def items_of(stem: str, message: Message) -> list[InputItem]:
     """The items of one message, with `stem` in their ids. For a message with calls and no content, only the calls."""
+    return [item_of(item_id, part) for item_id, part in item_parts(stem, message)]
+
+
+def item_parts(stem: str, message: Message) -> Iterator[tuple[str, Message]]:
+    """Splits a message into items: the id of each, and a message that has only this item's part of the original."""
     if message.role == "tool":
-        return [InputCallOutput(id=f"fco_{stem}", call_id=message.tool_call_id or "", output=message.text)]
-    calls = [_call(f"{stem}_{number}", call) for number, call in enumerate(message.tool_calls)]
-    if message.content is None and calls:
-        return [*calls]
-    kind = "output_text" if message.role == "assistant" else "input_text"
-    parts = message.content if isinstance(message.content, tuple) else (TextPart(message.text),)
-    content = [_part(part, kind) for part in parts]
-    return [InputMessage(id=f"msg_{stem}", role=message.role, content=content), *calls]
+        yield f"fco_{stem}", message
+        return
+    if message.content is not None or not message.tool_calls:
+        yield f"msg_{stem}", replace(message, tool_calls=())
+    for number, call in enumerate(message.tool_calls):
+        reasoning = message.reasoning if message.content is None and number == 0 else None
+        prefix = "fc" if _input_of(call) is None else "ctc"
+        yield f"{prefix}_{stem}_{number}", Message(role=message.role, tool_calls=(call,), reasoning=reasoning)
+
+
+def item_of(item_id: str, part: Message) -> InputItem:
+    """The item of a message that `item_parts` made."""
+    if part.role == "tool":
+        return InputCallOutput(id=item_id, call_id=part.tool_call_id or "", output=part.text)
+    if part.tool_calls:
+        return _call(item_id, part.tool_calls[0])
+    kind = "output_text" if part.role == "assistant" else "input_text"
+    pieces = part.content if isinstance(part.content, tuple) else (TextPart(part.text),)
+    return InputMessage(id=item_id, role=part.role, content=[_part(piece, kind) for piece in pieces])
 
 
 def _part(part: Part, text_type: str) -> InputPart:
@@ -89,17 +106,25 @@ def _part(part: Part, text_type: str) -> InputPart:
     return InputPart(type="input_audio", input_audio={"data": data})
 
 
-def _call(stem: str, call: Mapping[str, Json]) -> InputCall | InputCustomCall:
+def _call(item_id: str, call: Mapping[str, Json]) -> InputCall | InputCustomCall:
     raw = call.get("function")
     function = raw if isinstance(raw, dict) else {}
-    arguments = function.get("arguments")
     named: dict[str, Any] = namespace_of(call)
     named["name"] = str(function.get("name") or "").removeprefix(f"{named['namespace']}." if named else "")
     named["call_id"] = str(call.get("id") or "")
-    if call.get("type") == "custom" and isinstance(arguments, dict):
-        return InputCustomCall(id=f"ctc_{stem}", input=str(arguments.get(INPUT) or ""), **named)
+    if (text := _input_of(call)) is not None:
+        return InputCustomCall(id=item_id, input=text, **named)
+    arguments = function.get("arguments")
     return InputCall(
-        id=f"fc_{stem}",
+        id=item_id,
         arguments=arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode(),
         **named,
     )
+
+
+def _input_of(call: Mapping[str, Json]) -> str | None:
+    """The text of a call of a custom tool; None for a call of a function."""
+    function = call.get("function")
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    is_custom = call.get("type") == "custom" and isinstance(arguments, dict)
+    return str(arguments.get(INPUT) or "") if is_custom and isinstance(arguments, dict) else None

@@ -160,7 +160,8 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
         case "item_reference":
             message = find(str(item.get("id") or ""), where)
-            return {**message_to_dict(message), "content": message.content}
+            calls = {"tool_calls": [*message.tool_calls]} if message.tool_calls else {}
+            return {**message_to_dict(message), "content": message.content, **calls}
         case "reasoning":
             return {"reasoning": _reasoning(item, where)}
         case _:

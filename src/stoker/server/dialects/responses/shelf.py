@@ -18,10 +18,16 @@ Key: TypeAlias = tuple[str, str]
 _BYTES_PER_MESSAGE = 512
 
 
-class Sized(Protocol):
+class Kept(Protocol):
+    """A value on the shelf: a response or a conversation."""
+
     @property
     def size_bytes(self) -> int:
         """Approximate size in memory."""
+        ...
+
+    def find(self, item_id: str) -> Message | None:
+        """The message of one of the value's items; None if there is no such item."""
         ...
 
 
@@ -36,7 +42,7 @@ class Shelf:
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._clock = clock
-        self._kept: OrderedDict[Key, tuple[float, int, Sized]] = OrderedDict()
+        self._kept: OrderedDict[Key, tuple[float, int, Kept]] = OrderedDict()
         """Time of storing, size in bytes and value by key, in the order of storing."""
         self._num_bytes = 0
 
@@ -48,7 +54,7 @@ class Shelf:
         """Whether the configuration disables storage."""
         return self._config.max_stored_responses == 0
 
-    def put(self, key: Key, value: Sized) -> None:
+    def put(self, key: Key, value: Kept) -> None:
         """Stores a value under a key, and replaces any other. A value larger than the limit of bytes is not stored."""
         self.remove(key)
         size_bytes = value.size_bytes
@@ -58,7 +64,7 @@ class Shelf:
         self._num_bytes += size_bytes
         self._evict()
 
-    def get(self, key: Key) -> Sized | None:
+    def get(self, key: Key) -> Kept | None:
         """The value under a key; None if there is none."""
         self._evict()
         entry = self._kept.get(key)

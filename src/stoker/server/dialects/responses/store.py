@@ -16,6 +16,7 @@ import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.input_items import item_parts
 from stoker.server.dialects.responses.shelf import Key, Shelf, bytes_of
 from stoker.server.dialects.responses.tools import full_name, namespace_of
 from stoker.server.dialects.responses.types import (
@@ -31,7 +32,10 @@ from stoker.text.messages import Json, Message
 
 logger = logging.getLogger(__name__)
 
-_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+_ITEM_ID = re.compile(r"[a-z]+_(?P<owner>[0-9a-f]+).*", re.DOTALL)
+"""Items of the output of a response, and of a conversation, have the id of its owner, without the prefix."""
+_INPUT_ID = re.compile(r"[a-z]+_(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(_[0-9]+)?")
+"""Ids of the items of a response's input, see `item_parts`. Some calls in the output have such ids, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,15 @@ class Stored:
     def find(self, item_id: str) -> Message | None:
         """The message of an item, see `input_items`; None if there is none.
 
-        The item's id tells the index of the message, so no items are built: a request may refer to thousands.
+        The id of an input item contains the index of its message, so no items are built: a request may refer to
+        thousands.
         """
-        index = item_id.removeprefix(f"msg_{self.response.id.removeprefix('resp_')}_")
-        if _INDEX.fullmatch(index) and int(index) < len(self.messages):
-            return self.messages[int(index)]
-        return next((answer_of([item]) for item in self.response.output if item.id == item_id), None)
+        found = next((answer_of([item]) for item in self.response.output if item.id == item_id), None)
+        match = _INPUT_ID.fullmatch(item_id)
+        if found is None and match is not None and int(match["index"]) < len(self.messages):
+            parts = item_parts(match["stem"], self.messages[int(match["index"])])
+            return next((message for part_id, message in parts if part_id == item_id), None)
+        return found
 
     @property
     def size_bytes(self) -> int:
@@ -167,8 +174,10 @@ class ResponseStore:
         Raises:
             ResponseNotFound: the response is not stored, see `get`, or has no such message.
         """
-        stored = self.shelf.get((owner, f"resp_{item_id.removeprefix('msg_').partition('_')[0]}"))
-        message = stored.find(item_id) if isinstance(stored, Stored) else None
+        match = _ITEM_ID.fullmatch(item_id)
+        keys = [f"{prefix}_{match['owner']}" for prefix in ("resp", "conv")] if match else []
+        kept = [value for key in keys if (value := self.shelf.get((owner, key))) is not None]
+        message = next((found for value in kept if (found := value.find(item_id)) is not None), None)
         if message is None:
             raise ResponseNotFound(f"the item {item_id[:100]!r} is not stored here, or no longer", parameter=parameter)
         return message
