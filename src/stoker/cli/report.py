@@ -1,4 +1,4 @@
-"""Messages of the command line on stderr: notes, errors in one line, log lines. Answers go to stdout elsewhere."""
+"""Messages on stderr (notes, errors in one line, log lines) and exit codes. `cli.answer` writes answers to stdout."""
 
 from __future__ import annotations
 
