@@ -33,7 +33,7 @@ class Load:
         return answer
 
     async def closed_loop(self, jobs: Iterable[Job], concurrency: int) -> list[Answer]:
-        """Sends all jobs, at most `concurrency` at a time: the next one is sent when one has ended.
+        """Sends all jobs, at most `concurrency` at a time: when one has ended, another one is sent.
 
         Returns:
             The answers, in no particular order.
