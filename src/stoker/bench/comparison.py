@@ -78,7 +78,7 @@ def compare(results: Results) -> list[Comparison]:
 
     Raises:
         InvalidInput: the servers did not serve the same model, or computed prompts or answers of different lengths;
-            or there is only one server, or no point that two servers have.
+            or there is only one server, or the servers have no point in common.
     """
     if len(results.servers) < 2:
         raise InvalidInput("there is only one server in it: nothing to compare")

@@ -31,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """Resources that were used during a measurement. None = this machine cannot measure it."""
+    """Resources that were used during a measurement. None = cannot be measured from this process."""
 
     peak_pss_bytes: int | None = None
     """Peak proportional set size (PSS) of the server's process tree: shared pages count once."""

@@ -1,4 +1,4 @@
-"""Offline inference: a program that answers a list of prompts with one call, without a server. Starts such a program.
+"""Offline inference: runs a program that answers a list of prompts with one call, without a server.
 
 `python -m stoker.bench.offline ENGINE_CONFIG` (JSON) is Stoker's own: it reads an `OfflineJob` from stdin and writes an
 `OfflineOutcome` as the last line of stdout. Any program that does the same can be measured.
@@ -57,7 +57,7 @@ class OfflineOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_offline(command: Sequence[str], job: OfflineJob) -> OfflineOutcome:
-    """Runs a program that answers offline jobs, and measures its resources, with loading. A failure is not raised."""
+    """Runs a program that answers an offline job, and measures its resources, loading included. Raises no failure."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

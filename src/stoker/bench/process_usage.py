@@ -18,7 +18,7 @@ from stoker.lazy import lazy_module
 if TYPE_CHECKING:
     import psutil
 else:
-    psutil = lazy_module("psutil")  # of an extra
+    psutil = lazy_module("psutil")  # part of an extra
 
 _SAMPLE_EVERY_S = 0.5
 """Time between samples. The kernel walks all page tables for a PSS, so more samples would slow the server down."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stoker import assembly
     from stoker.models.progress import Progress
 else:
-    assembly = lazy_module("stoker.assembly")  # with all backends
+    assembly = lazy_module("stoker.assembly")  # imports all backends
 
 BATCH_SIZES = (1, 8, 16)
 TARGET_SHARE = 0.05
@@ -38,7 +38,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 _NUM_WARM_UP, _NUM_STEPS = 4, 24
 _PROMPT_WORDS = 16
 _CTX_SIZE = 512
-"""Default context size. Requests decode until all run together: the prefill of 16 prompts can take 200 steps."""
+"""Default context size, in tokens: with the smallest chunks, about 200 steps pass until 16 requests decode together."""
 _SAMPLINGS = {
     "greedy": SamplingParams(temperature=0),
     "sampled": SamplingParams(seed=1),

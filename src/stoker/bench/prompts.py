@@ -28,7 +28,7 @@ class Prompts:
     """Random texts that depend only on names: the same names give the same texts, other names unrelated ones.
 
     Args:
-        names: the random seed, for instance seed, scenario and repetition.
+        names: the parts of the random seed, for instance seed, scenario and repetition.
     """
 
     def __init__(self, *names: str | int) -> None:

@@ -145,7 +145,7 @@ async def _parts(done: Measurement, server: Server, scenario: Scenario, turn: Tu
 
 
 async def _started(done: Measurement, server: Server) -> Target:
-    """Starts a server if needed, and records its model. The target names the model as the server does, if it has to."""
+    """Starts a server if needed, and records its model. A target without a model gets the name that it reports."""
     target = await server.start()
     about = done.servers.get(server.name)
     if about is None or not about.url:

@@ -23,7 +23,7 @@ from stoker.bench.server import Ability, Server
 from stoker.errors import ModelNotLoaded
 
 _CONVERSATIONS, _TURNS, _INSTRUCTION_TOKENS, _RESULT_TOKENS = 12, 6, 1024, 64
-"""Defaults of `agent`: number of conversations, requests of each, shared system prompt, addition of each later turn."""
+"""Defaults of `agent`: conversations, requests of each, tokens of the shared prompt, tokens that a later turn adds."""
 _SHORT_TOKENS = 32
 """Length of a prompt, or of a part of it, that the scenario is not about."""
 _MIXED_BEGUN = 8
@@ -232,7 +232,7 @@ async def first_start(turn: Turn) -> AsyncIterator[Measured]:
 
 
 async def cold_disk(turn: Turn) -> AsyncIterator[Measured]:
-    """As `cold`, for a server that has run before, after a restart of the machine: its files come from the disk."""
+    """As `cold`, for a server that has run before, as after a restart of the machine: its files come from the disk."""
     await turn.server.start()
     await turn.server.stop()
     await asyncio.to_thread(turn.server.forget_files)

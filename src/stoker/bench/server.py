@@ -1,4 +1,4 @@
-"""The servers that are measured: one that is already running, one that is started and stopped here, or none."""
+"""What is measured: a server that is already running, one that is started and stopped here, or an offline program."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Server(Protocol):
         ...
 
     async def start(self) -> Target:
-        """Returns when the server can answer, and starts it before if it does not run and can be started here.
+        """Returns when the server can answer. A server that can be started here is started first, unless it runs.
 
         Raises:
             StokerError: the server cannot answer.

@@ -10,7 +10,7 @@ from stoker.cli.table import size
 
 
 def announce(model: str) -> None:
-    """Prints the size of the download and whether the model fits into memory, unless it is unknown or on this disk."""
+    """Prints download size and memory of a model, if `models.library` has it and this disk does not."""
     if "/" in model or os.path.exists(model):
         return
     if model in catalog.CATALOG or model in aliases.read_aliases():

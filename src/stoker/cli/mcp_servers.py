@@ -124,7 +124,7 @@ class Toolbox:
             return _bounded(_text(future.result(_CALL_S + _CLOSE_S)))
         except TimeoutError:
             return f"error: the MCP server {tool.server} did not answer within {_CALL_S:g} s"
-        except Exception as error:  # noqa: BLE001  # of a program that is not ours; the conversation goes on
+        except Exception as error:  # noqa: BLE001  # any error of another program; the conversation goes on
             return _bounded(f"error: the MCP server {tool.server} failed: {_cause(error)}")
         finally:
             future.cancel()
@@ -162,7 +162,7 @@ class Toolbox:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  # raised by `__enter__`, which waits for it
             if not self._started.done():
                 self._started.set_exception(error)
 

@@ -69,7 +69,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class _Opt(NamedTuple):
-    """An option whose declaration says more than its type."""
+    """An option that needs more than a type: names, a metavar or a parser."""
 
     kind: Any
     names: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class _Opt(NamedTuple):
 
 
 def _layers(text: str) -> int | str:
-    """What `--gpu-layers` takes: a number, or `auto`."""
+    """Parses the value of `--gpu-layers`: a number, or `auto`."""
     if text == "auto":
         return text
     try:

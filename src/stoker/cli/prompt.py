@@ -11,7 +11,7 @@ from stoker.errors import InvalidInput
 
 MAX_PROMPT_BYTES = 64 * 2**20
 _QUIET_S = 2.0
-"""Time without input from a pipe until a note says that the program reads it, in seconds: it looks as if it hung."""
+"""Time without input from a pipe, in seconds, after which a note says why the program looks as if it hung."""
 
 
 def given_prompt(argument: str | None) -> str | None:

@@ -16,7 +16,7 @@ _ACCESS = "stoker.server.access"
 def request_lines(kept: logging.Handler | None, *, is_json: bool) -> Generator[None]:
     """Within the block, request lines go to a terminal and to the log file, even if the log level excludes them.
 
-    If stderr is a file or a pipe, or the lines are JSON, `--log-level` alone decides about request lines.
+    JSON lines, and lines to a stderr that is a file or a pipe, depend on `--log-level` alone.
 
     Args:
         kept: handler of the log file, which is also a handler of the root logger; None = there is no log file.

@@ -22,7 +22,7 @@ _TIMEOUT_S = 60.0
 _LONG_S = 600.0
 """Timeout of requests that wait until a model is loaded or unloaded."""
 _SILENCE_S = 30.0
-"""Timeout between two reads of an event stream: a living server sends something more often, if only a sign of life."""
+"""Timeout of reads from an event stream: a running server sends events more often, if only as a sign of life."""
 _MAX_BYTES = 32 << 20
 
 Url = Annotated[

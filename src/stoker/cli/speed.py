@@ -27,7 +27,7 @@ class Stopwatch:
             yield piece
 
     def timings(self, usage: Usage) -> dict[str, float | None]:
-        """Seconds to the first piece, seconds from it to the last one, and tokens per second (None: fewer than two)."""
+        """Seconds to the first piece, seconds from it to the last one, and tokens per second; None = too few tokens."""
         first_s = self._last_s if self._first_s is None else self._first_s
         answer_s = self._last_s - first_s
         return {"prompt_s": first_s - self._began_s, "answer_s": answer_s, "tokens_per_s": _rate(usage, answer_s)}

@@ -145,7 +145,7 @@ def _q5_k(raw: Bytes) -> tuple[Integers, F32, F32]:
 
 
 def _scales_and_minima(raw: Bytes) -> tuple[F32, F32]:
-    """Of eight blocks, six bits each, in twelve bytes: four of scales, four of minima, four with the rest of both."""
+    """Scales and minima of eight blocks, six bits each: four bytes of scales, four of minima, four with the rest."""
     scales, minima, rest = raw[:, 4:8], raw[:, 8:12], raw[:, 12:16]
     return (
         _half(raw, 0) * np.concatenate((scales & 63, (rest & 15) | ((scales >> 2) & 48)), axis=-1),

@@ -174,7 +174,7 @@ def _without_id(token: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def _token_ids(facts: Facts) -> Mapping[str, JSON]:
-    """Ids of BOS, EOS and padding. EOS is all ids that end an answer, the model's own first, which can pad too."""
+    """BOS, EOS and padding. EOS is all ids that end an answer, the model's own first; padding defaults to the first."""
     ids = facts.special.ids
     ends = sorted(facts.special.eog_ids, key=lambda token_id: (token_id != ids.get("eos"), token_id))
     return {

@@ -51,7 +51,7 @@ class WrittenAs:
     type: str
     """GGML's name of the type."""
     form: str
-    """The form in which they were written, in words."""
+    """The form of the matrices in the export, in words."""
     count: int
     relative_error: float
     """Root mean square of the rounding errors, divided by the root mean square of the weights; 0 = exact."""

@@ -16,7 +16,7 @@ CONTRIB = "com.microsoft"
 _OPSETS = {"": 21, CONTRIB: 1}
 _IR_VERSION = 10
 _INLINE_BYTES = 1024
-"""Smaller constants are stored in the graph itself: shapes must be, and others need no place in the data file."""
+"""Constants of fewer bytes are stored in the graph itself: shapes must be, others need no place in the data file."""
 
 
 class Graph:

@@ -25,7 +25,7 @@ def write_model(
         folder: an existing folder with neither file.
         name: name of the graph.
         producer: name and version of this program.
-        advance: receives the number of bytes after each write.
+        advance: called with the number of bytes of each write.
 
     Raises:
         OSError: the disk is full, or the files cannot be written. `model.onnx` is not complete then.

@@ -1,4 +1,4 @@
-"""Writes a vocabulary as Hugging Face's `tokenizer.json`, which `tokenizers` and everything built on it reads.
+"""Converts a vocabulary to Hugging Face's `tokenizer.json`, which `tokenizers` and everything built on it reads.
 
 It gives the same tokens as `text.vocabulary`, with exceptions that the format cannot express: characters that only the
 newest Unicode defines may be split differently; bytes without a token are dropped before words are merged, not after;

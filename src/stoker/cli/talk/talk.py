@@ -79,7 +79,7 @@ class Talk:
         self.llm.close()
 
     def ask(self, question: str) -> bool:
-        """Has a question answered, and adds both to the conversation. A refused question is reported and not added.
+        """Has a question answered, and adds question and answer to the conversation. A refused question is reported.
 
         Returns:
             Whether there is an answer, or a part of one.
@@ -111,7 +111,7 @@ class Talk:
         """Continues the conversation with another model.
 
         Raises:
-            StokerError: the model cannot be loaded; the conversation continues with the previous model.
+            StokerError: the model cannot be loaded. The previous model is loaded again.
         """
         self.llm.close()
         try:
