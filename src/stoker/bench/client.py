@@ -1,6 +1,7 @@
-"""Asks an OpenAI-compatible server for one streamed answer and notes when each piece of it came. Nothing is averaged.
+"""Sends one request to an OpenAI-compatible server, and records when each piece of the streamed answer arrives.
 
-Each request has a connection of its own, as with curl, and its time counts from before the connection is opened.
+Each request has a connection of its own, as with curl, and its time counts from before the connection is opened. No
+averages are computed here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stoker.bench.reply import MalformedReply, ReplyParser
 from stoker.bench.request import Answer, Failure, FailureKind, Job, Target
 
 Clock: TypeAlias = Callable[[], float]
-"""Seconds; only differences count."""
+"""Returns a time in seconds; only differences between times are used."""
 
 _DONE = b"[DONE]"
 
@@ -25,7 +26,7 @@ _DONE = b"[DONE]"
 async def ask(
     target: Target, job: Job, *, clock: Clock = time.perf_counter, on_piece: Callable[[], None] | None = None
 ) -> Answer:
-    """Sends one request and reads its stream to the end. What the server does wrong is in `Answer.failure`.
+    """Sends one request and reads its stream to the end. A failure is not raised, but recorded in `Answer.failure`.
 
     Args:
         on_piece: called for every event that carries text.
@@ -46,7 +47,7 @@ async def ask(
 
 
 async def get(target: Target, path: str, timeout_s: float) -> tuple[int, bytes]:
-    """A plain GET: status and the beginning of the body. (0, b"") if nothing answers in time."""
+    """Sends a GET request: status and the beginning of the body. (0, b"") if no HTTP reply arrives in `timeout_s`."""
     parser = ReplyParser()
     writer: asyncio.StreamWriter | None = None
     try:
@@ -118,13 +119,13 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 class _Timings(msgspec.Struct, frozen=True):
-    """llama-server's block; `cache_n` is how many prompt tokens it did not compute."""
+    """The object `timings` of llama-server; `cache_n` is the number of prompt tokens from its cache."""
 
     cache_n: int | None = None
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """What is read of a chunk; everything else is skipped without being decoded."""
+    """The fields of a chunk that are read; all others are skipped without being decoded."""
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
@@ -136,7 +137,7 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class _Reader:
-    """Adds the events of one stream up to an `Answer`."""
+    """Collects the events of one stream in an `Answer`."""
 
     def __init__(self, answer: Answer, on_piece: Callable[[], None] | None) -> None:
         self._answer = answer
@@ -144,10 +145,10 @@ class _Reader:
         self.is_complete = False
 
     def push(self, payload: bytes, now_s: float) -> None:
-        """One `data:` line.
+        """Takes the payload of one `data:` line.
 
         Raises:
-            MalformedReply: it is no chunk of this API.
+            MalformedReply: the payload is not a chunk of this API.
         """
         if payload == _DONE:
             self.is_complete = True
@@ -163,7 +164,7 @@ class _Reader:
         self._take_counts(event)
 
     def fail(self, kind: FailureKind, detail: str) -> None:
-        """The first failure is the one that counts."""
+        """Records a failure, unless there is one already."""
         if self._answer.failure is None:
             self._answer.failure = Failure(kind, detail)
 
@@ -195,7 +196,7 @@ def _error_text(error: object) -> str:
 
 
 class _Exchange(asyncio.Protocol):
-    """One request on one connection. A protocol, not a stream: its callback is the earliest look at the clock."""
+    """One request on one connection. A protocol, not a stream, because its callback reads the clock earliest."""
 
     def __init__(self, request: bytes, reader: _Reader, clock: Clock, stall_s: float) -> None:
         self._request = request
@@ -209,7 +210,7 @@ class _Exchange(asyncio.Protocol):
         self._last_event_s = self._loop.time()
 
     async def wait(self) -> None:
-        """Until the reply has ended, or nothing of the answer came for too long."""
+        """Waits until the reply has ended or no event has arrived for `stall_s` seconds; closes the connection."""
         try:
             while not self._ended.is_set():
                 left_s = self._last_event_s + self._stall_s - self._loop.time()

@@ -1,4 +1,4 @@
-"""Servers side by side: ratios of medians, and a refusal where they were not asked the same. It measures nothing."""
+"""Compares servers by ratios of medians, and refuses those that were not asked the same. It measures nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.bench.summary import FIGURE_KINDS, FigureKind, Point, Spread, Summar
 from stoker.errors import InvalidInput
 
 _PROMPT_TOLERANCE = 0.05
-"""Servers add different special tokens, and conversations contain what each of them answered."""
+"""Allowed relative difference in prompt tokens: special tokens differ, and conversations contain a server's answers."""
 _OUTPUT_TOLERANCE = 0.02
 
 
@@ -27,18 +27,18 @@ class Pair(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """The other's median over the base's; None if that is 0."""
+        """The median of `other` divided by that of `base`; None if the median of `base` is 0."""
         return self.other.median / self.base.median if self.base.median else None
 
     @property
     def is_clear(self) -> bool:
-        """The spreads do not overlap."""
+        """Whether the spreads of the two servers, from smallest to largest value, do not overlap."""
         return self.other.low > self.base.high or self.other.high < self.base.low
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two servers at one point."""
+    """Two servers at one point of a scenario."""
 
     base: Summary
     other: Summary
@@ -48,19 +48,19 @@ class Comparison:
         return self.base.point
 
     def pairs(self) -> list[Pair]:
-        """The figures that both have."""
+        """The figures that both servers have."""
         spreads = [(kind, self.base.spread(kind), self.other.spread(kind)) for kind in FIGURE_KINDS]
         return [Pair(kind, base, other) for kind, base, other in spreads if base is not None and other is not None]
 
 
 def joined(files: Mapping[str, Results]) -> Results:
-    """Several results as if they were one; servers are named after their files where their own names are not unique.
+    """Joins several results into one. If two servers have the same name, all servers are named after their files.
 
     Args:
-        files: by a name for each.
+        files: name of each file -> its results.
 
     Raises:
-        InvalidInput: a plan differs between them.
+        InvalidInput: the files have different plans for a scenario.
     """
     parts = [_renamed(results, name) for name, results in files.items()] if _has_twins(files) else [*files.values()]
     for part in parts[1:]:
@@ -74,11 +74,11 @@ def joined(files: Mapping[str, Results]) -> Results:
 
 
 def compare(results: Results) -> list[Comparison]:
-    """Every other server against the first one, at the points that both have.
+    """Compares every other server with the first one, at the points that both have.
 
     Raises:
-        InvalidInput: they did not serve the same model, were not asked for the same lengths, or did not give them; or
-            there is nothing to compare.
+        InvalidInput: the servers did not serve the same model, or computed prompts or answers of different lengths;
+            or there is only one server, or the servers have no point in common.
     """
     if len(results.servers) < 2:
         raise InvalidInput("there is only one server in it: nothing to compare")
@@ -135,7 +135,7 @@ def _check_models(base: ServerAbout, other: ServerAbout) -> None:
 
 
 def _is_same_model(a: ModelIdentity, b: ModelIdentity) -> bool:
-    """By its sizes if both tell them: servers have different names for the same file."""
+    """Compares sizes if both models have them, because servers name the same file differently; otherwise names."""
     if a.num_parameters is not None and b.num_parameters is not None:
         is_same_vocab = None in (a.vocab_size, b.vocab_size) or a.vocab_size == b.vocab_size
         return a.num_parameters == b.num_parameters and is_same_vocab
@@ -152,7 +152,7 @@ def _title(model: ModelIdentity) -> str:
 
 
 def _check_lengths(comparison: Comparison) -> None:
-    """What was really computed, per complete answer: a server may not honor what it is asked for."""
+    """Compares the tokens per complete answer: a server may ignore the lengths that a request asks for."""
     checks = (("prompt_tokens", _PROMPT_TOLERANCE), ("output_tokens", _OUTPUT_TOLERANCE))
     for name, tolerance in checks:
         base, other = _mean(comparison.base, name), _mean(comparison.other, name)

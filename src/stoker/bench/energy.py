@@ -1,4 +1,4 @@
-"""Energy that the processors of this machine took, where it counts that (RAPL). It knows no server.
+"""Measures the energy of this machine's processors and memory with the kernel's RAPL counters. It knows no server.
 
 ```
 /sys/class/powercap/intel-rapl:0/     name `package-0`, energy_uj, max_energy_range_uj      also on AMD
@@ -24,24 +24,24 @@ class _Zone:
 
 
 class EnergyMeter:
-    """Counts from when it is made. Packages and memory, of everything that the machine does meanwhile.
+    """Measures from its creation on: CPU packages and memory, for everything that the machine does meanwhile.
 
     Args:
-        powercap: where the kernel shows the counters. Most systems let only root read them.
+        powercap: folder of the kernel's counters. Most systems let only root read them.
     """
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         self._began: dict[_Zone, int] = {}
         try:
             self._began = {zone: zone.energy_uj() for zone in _zones(powercap)}
-        except (OSError, ValueError):  # a part of the energy would be taken for all of it
+        except (OSError, ValueError):  # some counters alone would look like the whole energy
             self._began = {}
 
     def joules(self) -> float | None:
-        """Since the meter was made; a counter that began again at 0 meanwhile is taken to have done so once.
+        """The energy since the meter was created, in joules. A counter that wrapped around counts as wrapped once.
 
         Returns:
-            None if nothing is counted, or the counters cannot be read.
+            None if the machine has no counters, or they cannot be read.
         """
         try:
             used = [(zone.energy_uj() - began) % zone.range_uj for zone, began in self._began.items()]

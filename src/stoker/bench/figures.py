@@ -1,4 +1,4 @@
-"""Answers to figures: times, rates, and who failed. An answer that failed counts towards no time and no rate."""
+"""Computes figures from answers: times, rates and failures. A failed answer counts towards no time and no rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.errors import InvalidInput
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request must keep to count as good: goodput as in DistServe (arXiv:2401.09670).
+    """The limits within which a request counts as good, for goodput as in DistServe (arXiv:2401.09670).
 
     Raises:
         InvalidInput: a limit is not above 0.
@@ -31,30 +31,30 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """What the processes took meanwhile. None: cannot be seen from here."""
+    """Resources that were used during a measurement. None = cannot be measured from this process."""
 
     peak_pss_bytes: int | None = None
-    """Most proportional set size of the server's process tree: shared pages count once."""
+    """Peak proportional set size (PSS) of the server's process tree: shared pages count once."""
     server_cpu_s: float | None = None
-    """CPU time of the server's process tree."""
+    """CPU time of the server's process tree, in seconds."""
     client_cpu_s: float | None = None
-    """CPU time of the load generator itself."""
+    """CPU time of the load generator itself, in seconds."""
     energy_j: float | None = None
-    """Energy of the machine's processors and memory, whatever used it."""
+    """Energy of the machine's processors and memory, in joules, whatever program used it."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """One repetition at one point. Times in seconds; None where no answer gives one."""
+    """The figures of one repetition at one point of a scenario. Times are in seconds; None if no answer has one."""
 
     num_requests: int
     failures: dict[str, int]
-    """Kind of failure -> how many."""
+    """Kind of failure -> number of requests."""
     examples: dict[str, str]
-    """Kind of failure -> what the first one said."""
+    """Kind of failure -> detail of its first request."""
     num_short: int
     """Complete answers with fewer tokens than were asked for: the server did not honor the fixed length."""
     counts_from_usage: bool
-    """The server streamed its token counts. If not: output tokens are events with text, prompt tokens are words."""
+    """Whether the server streamed its token counts. If not, output tokens are events with text, prompt tokens words."""
     duration_s: float
     ttft_p50_s: float | None
     ttft_p95_s: float | None
@@ -63,18 +63,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     itl_p99_s: float | None
     itl_max_s: float | None
     prompt_tokens: int
-    """Of the complete answers, cached ones included."""
+    """Prompt tokens of the complete answers, cached ones included."""
     output_tokens: int
     cached_tokens: int | None
-    """Prompt tokens that the server says it did not compute."""
+    """Prompt tokens that the server reports as cached; None if it reports no number."""
     resent_share: float | None = None
-    """Of the prompt tokens that a conversation repeats, those that were not computed; None if none repeats any."""
+    """Share of cached tokens in the prompt tokens that conversations repeat, 0 to 1; None if none are repeated."""
     prompt_tokens_per_s: float
     output_tokens_per_s: float
     num_good: int
     """Complete answers within the limits."""
     goodput_per_s: float | None
-    """Requests per second within the objectives; None if the answers were not timed."""
+    """Requests per second within the limits; None if the answers were not timed."""
     resources: Resources = Resources()
 
     @property
@@ -85,11 +85,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 def figures_of(
     answers: Sequence[Answer], limits: Limits, resources: Resources | None = None, duration_s: float | None = None
 ) -> Figures:
-    """Adds up answers.
+    """Computes the figures of some answers.
 
     Args:
         answers: at least one.
-        duration_s: what rates are relative to. Not given: from the first request to the last end.
+        duration_s: time for rates, in seconds. None = from the first request to the end of the last answer.
     """
     complete = [answer for answer in answers if answer.failure is None]
     failures = [answer.failure for answer in answers if answer.failure is not None]
@@ -131,7 +131,7 @@ def is_good(answer: Answer, limits: Limits) -> bool:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Linear between neighbors; None of nothing."""
+    """The percentile (0 to 100), interpolated linearly; None if there are no values."""
     return float(np.percentile(values, percent)) if values else None
 
 

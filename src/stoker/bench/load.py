@@ -1,4 +1,4 @@
-"""Keeps a number of requests under way and collects their answers. It knows no scenario and adds nothing up."""
+"""Keeps a number of requests in flight, and collects their answers. It knows no scenario and computes no figures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stoker.bench.request import Answer, Job, Target
 
 @dataclass(slots=True)
 class Load:
-    """A target with what watches the requests to it.
+    """Sends requests to one target, and reports their progress.
 
     Args:
         on_piece: called for every event that carries text.
-        on_answer: called when a request has ended, in whatever way.
+        on_answer: called when a request has ended, even if it failed.
     """
 
     target: Target
@@ -26,17 +26,17 @@ class Load:
     on_answer: Callable[[Answer], None] | None = None
 
     async def ask(self, job: Job) -> Answer:
-        """One request."""
+        """Sends one request."""
         answer = await ask(self.target, job, clock=self.clock, on_piece=self.on_piece)
         if self.on_answer is not None:
             self.on_answer(answer)
         return answer
 
     async def closed_loop(self, jobs: Iterable[Job], concurrency: int) -> list[Answer]:
-        """All jobs, never more than `concurrency` at a time: the next is sent when one has ended.
+        """Sends all jobs, at most `concurrency` at a time: when one has ended, another one is sent.
 
         Returns:
-            In no particular order.
+            The answers, in no particular order.
         """
         waiting = iter(jobs)
 
@@ -47,5 +47,5 @@ class Load:
         return [answer for part in parts for answer in part]
 
     async def together(self, jobs: Iterable[Job]) -> list[Answer]:
-        """All jobs at once, in their order."""
+        """Sends all jobs at once. Returns the answers in the order of the jobs."""
         return await asyncio.gather(*(self.ask(job) for job in jobs))

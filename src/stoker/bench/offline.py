@@ -1,7 +1,7 @@
-"""A list of prompts answered by one call, in a process of its own: what it is told, what it tells, and Stoker's own.
+"""Offline inference: runs a program that answers a list of prompts with one call, without a server.
 
-`python -m stoker.bench.offline ENGINE_CONFIG` (JSON) reads an `OfflineJob` from stdin and writes an `OfflineOutcome` as
-the last line of stdout. Any program that does the same can be measured beside it.
+`python -m stoker.bench.offline ENGINE_CONFIG` (JSON) is Stoker's own: it reads an `OfflineJob` from stdin and writes an
+`OfflineOutcome` as the last line of stdout. Any program that does the same can be measured.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LIMIT_S = 3600.0
 
 
 class OfflineJob(msgspec.Struct, frozen=True):
-    """The prompts, and how many tokens each answer shall have: greedily chosen, the end of generation ignored."""
+    """Prompts, and the length of each answer in tokens. Decoding is greedy and ignores end-of-generation tokens."""
 
     prompts: list[str]
     output_tokens: int
 
 
 class TokenCounts(msgspec.Struct, frozen=True):
-    """Of one prompt with its answer."""
+    """The token counts of one prompt and its answer."""
 
     prompt_tokens: int
     output_tokens: int
@@ -39,7 +39,7 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
 
 class OfflineOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the call took, without loading the model; or why there is none."""
+    """Duration of the call, without loading the model, and token counts; or the reason why the call failed."""
 
     duration_s: float = 0.0
     counts: list[TokenCounts] = []
@@ -47,7 +47,7 @@ class OfflineOutcome(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources = Resources()
 
     def answers(self, jobs: Sequence[Job]) -> list[Answer]:
-        """One answer for each job, without times."""
+        """One answer without times for each job. All have failed if the call failed or the numbers do not match."""
         counts = self.counts if self.failure is None else []
         if self.failure is None and len(counts) != len(jobs):
             return _failed(jobs, f"{len(counts)} answers for {len(jobs)} prompts")
@@ -57,7 +57,7 @@ class OfflineOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_offline(command: Sequence[str], job: OfflineJob) -> OfflineOutcome:
-    """Runs a program that answers offline jobs, and watches what it takes, loading included."""
+    """Runs a program that answers an offline job, and measures its resources, loading included. Raises no failure."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -100,7 +100,7 @@ def _last_line(said: bytes) -> str:
 
 
 def main() -> None:
-    """The child process: loads the model, answers the job, tells."""
+    """Runs in the child process: loads the model, answers the job, and prints the outcome."""
     config = msgspec.json.decode(sys.argv[1], type=EngineConfig)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=OfflineJob)
     sampling = SamplingParams(temperature=0, max_tokens=job.output_tokens, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""Results as a picture: per scenario curves over concurrency, or over its phases. Needs matplotlib (extra `bench`)."""
+"""Plots results: for each scenario, curves over phases and concurrency. It needs matplotlib (extra `bench`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stoker.bench.summary import FIGURE_KINDS, FigureKind, Spread, Summary, summ
 from stoker.errors import InvalidInput
 
 _PANELS = (("output",), ("prompt",), ("TTFT p50", "TTFT p95"), ("ITL p50", "ITL p99"))
-"""Labels of figures; the second of a panel is dashed."""
+"""Labels of the figures in each panel; the second figure of a panel is dashed."""
 _INCHES = (5.0, 3.6)
 
 
 def plot(results: Results, path: Path) -> None:
-    """Draws medians with their spread as a band. One row of panels per scenario; the file's ending says its format.
+    """Draws medians with their spread as a band, one row of panels per scenario. The file's suffix sets its format.
 
     Raises:
         InvalidInput: matplotlib is not installed, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""How much memory, CPU time and energy a tree of processes takes, watched from outside while something is measured."""
+"""Measures memory and CPU time of a process tree, and the machine's energy, from outside during a measurement."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stoker.lazy import lazy_module
 if TYPE_CHECKING:
     import psutil
 else:
-    psutil = lazy_module("psutil")  # of an extra
+    psutil = lazy_module("psutil")  # part of an extra
 
 _SAMPLE_EVERY_S = 0.5
-"""The kernel walks all page tables for a PSS: more often would be felt."""
+"""Time between samples. The kernel walks all page tables for a PSS, so more samples would slow the server down."""
 
 
 class UsageMeter:
-    """Set by `watching` when the block has ended."""
+    """Holds the result of `watching`, which sets `resources` when its block has ended."""
 
     def __init__(self) -> None:
         self.resources = Resources()
@@ -33,11 +33,11 @@ class UsageMeter:
 
 @asynccontextmanager
 async def watching(pid: int | None, *, powercap: Path = POWERCAP) -> AsyncGenerator[UsageMeter]:
-    """Watches the tree below a process, and ourselves, until the block ends.
+    """Measures a process tree and this process, the load generator, until the block ends.
 
     Args:
-        pid: None = the server's processes are not known; then only our own CPU time is told, and the machine's energy.
-        powercap: where the kernel counts that.
+        pid: root of the server's process tree. None = unknown: only this process's CPU time and the machine's energy.
+        powercap: folder of the kernel's energy counters.
     """
     meter, own_cpu_s, energy = UsageMeter(), time.process_time(), EnergyMeter(powercap)
     root = None if pid is None else await asyncio.to_thread(_process, pid)
@@ -50,7 +50,7 @@ async def watching(pid: int | None, *, powercap: Path = POWERCAP) -> AsyncGenera
     sampling = asyncio.create_task(peak.follow())
     try:
         yield meter
-        # The sampling is on the client's account too: what it costs is seen.
+        # The client's CPU time includes the sampling, so that its cost is visible.
         await peak.take()
         own_cpu_s = time.process_time() - own_cpu_s
         used_s = peak.cpu_s - cpu_s
@@ -67,7 +67,7 @@ async def watching(pid: int | None, *, powercap: Path = POWERCAP) -> AsyncGenera
 
 
 def pid_of(url: str) -> int | None:
-    """The process of this machine that listens where the URL points; None if there is none, or it cannot be told."""
+    """Id of the process on this machine that listens at a local URL; None if there is none or it cannot be found."""
     parts = urlsplit(url)
     if parts.hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
@@ -86,7 +86,7 @@ class _Peak:
         self._root = root
         self.bytes = 0
         self.cpu_s = 0.0
-        """The last that was seen: a process may end before the block does."""
+        """The largest CPU time of all samples, in seconds: a process may end before the block does."""
 
     async def follow(self) -> None:
         while True:

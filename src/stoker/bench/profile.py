@@ -1,7 +1,7 @@
-"""Where a step's time goes: an engine in this process, decodes only, all of them running. No thread and no HTTP.
+"""Measures where the time of a decoding step goes, with an engine in this process. It uses no thread and no HTTP.
 
-`forward` is the backend's computation; everything else is overhead. `publish` contains the encoding of the frame that
-would cross to the server's process.
+All requests decode in the measured steps. `forward` is the backend's computation; everything else is overhead.
+`publish` contains the encoding of the frame that would be sent to the server's process.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ if TYPE_CHECKING:
     from stoker import assembly
     from stoker.models.progress import Progress
 else:
-    assembly = lazy_module("stoker.assembly")  # with all backends
+    assembly = lazy_module("stoker.assembly")  # imports all backends
 
 BATCH_SIZES = (1, 8, 16)
 TARGET_SHARE = 0.05
-"""At batch 8, of a step, beside the forward pass."""
+"""Target for the share of a step beside the forward pass, at batch size 8."""
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 _NUM_WARM_UP, _NUM_STEPS = 4, 24
 _PROMPT_WORDS = 16
 _CTX_SIZE = 512
-"""Requests write until all of them have run together: with the smallest chunks, 16 prompts take about 200 steps."""
+"""Default context size, in tokens: with the smallest chunks, about 200 steps pass until 16 requests decode together."""
 _SAMPLINGS = {
     "greedy": SamplingParams(temperature=0),
     "sampled": SamplingParams(seed=1),
     "penalised": SamplingParams(seed=1, repetition_penalty=1.1, logit_bias={0: -1.0}),
     "dry": SamplingParams(seed=1, dry_multiplier=0.8, dry_allowed_length=1),
 }
-"""`sampled` is what a request gets that asks for nothing; `dry` shows the masks: all others are part of choosing."""
+"""Ways of sampling; `sampled` has the defaults. Only `dry` spends time in the stage `mask`: the kernel that chooses a
+token applies all others, in the stage `sample`."""
 
 
 class StageClock:
-    """Adds up the time of each stage of one step; `mark` is what an engine calls."""
+    """Adds up the time of each stage of one step. The engine calls `mark` at the end of a stage."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -57,7 +58,7 @@ class StageClock:
         self._spent_s = dict.fromkeys(STAGES, 0.0)
 
     def begin(self) -> None:
-        """A step begins."""
+        """Starts a step: sets all times to 0."""
         self._spent_s = dict.fromkeys(STAGES, 0.0)
         self._last_s = self._clock()
 
@@ -74,13 +75,13 @@ class StageClock:
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """One batch size with one way of sampling: medians over the steps, in seconds."""
+    """The profile of one batch size with one way of sampling: medians over the steps, in seconds."""
 
     sampling: str
     batch_size: int
     stage_s: dict[Stage, float]
     overhead_share: float
-    """What is not forward, of the whole step; the median over the steps, 0 … 1."""
+    """Share of a step outside of the stage `forward`, 0 to 1; the median over the steps."""
 
     @property
     def step_s(self) -> float:
@@ -90,10 +91,10 @@ class StepProfile:
 def profile_engine(
     config: EngineConfig, *, batch_sizes: Sequence[int] = BATCH_SIZES, progress: Progress | None = None
 ) -> tuple[ModelCard, Iterator[StepProfile]]:
-    """Loads a model; the profiles are measured as they are iterated over, and the model is freed at their end.
+    """Loads a model. Iterating over the profiles measures them, and frees the model at the end.
 
     Args:
-        config: its sizes and `parallel` are replaced by what the profile needs, unless a context size is given.
+        config: `parallel` and `kv_tokens` are replaced by what the profile needs, and `ctx_size` if it is not given.
 
     Raises:
         StokerError: the model cannot be loaded.
@@ -120,7 +121,7 @@ def _profiles(engine: Engine, clock: StageClock, batch_sizes: Sequence[int]) -> 
 def _steps(
     engine: Engine, clock: StageClock, batch_size: int, sampling: SamplingParams
 ) -> Iterator[dict[Stage, float]]:
-    """The steps in which all requests decode."""
+    """Seconds in each stage, for each step in which all requests decode."""
     params = SamplingParams(ignore_eos=True).filled_from(sampling)
     prompts = Prompts("profile", batch_size)
     request_ids = [f"{index}" for index in range(batch_size)]

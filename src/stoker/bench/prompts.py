@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-# Each, with a blank in front, is one token for SmolLM2 and for Gemma 3, and so for most vocabularies with English.
+# Each word with a space before it is one token for SmolLM2 and Gemma 3, and so for most vocabularies with English.
 _LISTED = """
 time year people way day man thing woman life child world school state family student group country problem hand part
 place case week company system program question work government number night point home water room mother area money
@@ -25,15 +25,15 @@ _WORDS = _LISTED.split()
 
 
 class Prompts:
-    """Texts that depend on nothing but what they are named: the same names give the same texts, others share nothing.
+    """Random texts that depend only on names: the same names give the same texts, other names unrelated ones.
 
     Args:
-        names: for instance seed, scenario and repetition.
+        names: the parts of the random seed, for instance seed, scenario and repetition.
     """
 
     def __init__(self, *names: str | int) -> None:
         self._random = random.Random("/".join(map(str, names)))
 
     def text(self, num_words: int) -> str:
-        """`num_words` words, each with a blank in front; two texts share no prefix long enough for a cache."""
+        """`num_words` words, each with a space before it; two texts share no prefix long enough for a prefix cache."""
         return "".join(f" {word}" for word in self._random.choices(_WORDS, k=num_words))

@@ -1,27 +1,28 @@
-"""An HTTP/1.1 reply taken apart as it arrives, down to the payloads of its server-sent events. It opens no socket.
+"""Parses an HTTP/1.1 reply as it arrives, down to the payloads of its server-sent events. It opens no socket.
 
-Only what a load generator meets: one reply per connection, its body chunked, of a known length, or until the end.
+It supports what a load generator needs: one reply per connection, whose body is chunked, has a known length, or ends
+with the connection.
 """
 
 from __future__ import annotations
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_BODY_BYTES = 64 * 1024
-"""What is kept of a reply that is no stream: enough for an error message."""
+"""Maximum number of bytes that are kept of a reply that is not an event stream: enough for an error message."""
 
 
 class MalformedReply(ValueError):
-    """What came is not HTTP as far as it can be understood here."""
+    """The received bytes are not HTTP that this parser understands, or not a chunk of the API."""
 
 
 class ReplyParser:
-    """Feed it bytes; it gives the payloads of `data:` lines as soon as they are whole.
+    """Parses one reply: `push` takes bytes and returns the payloads of `data:` lines as soon as they are complete.
 
     Attributes:
-        status: 0 until the head is whole.
-        body: the beginning of the body if it is no event stream, else empty.
-        is_stream: the body is an event stream.
-        is_whole: the body has ended as HTTP says it should.
+        status: HTTP status; 0 until the head is complete.
+        body: the beginning of the body if it is not an event stream, else empty.
+        is_stream: whether the body is an event stream.
+        is_whole: whether the body has ended as HTTP says it should.
     """
 
     def __init__(self) -> None:
@@ -30,22 +31,22 @@ class ReplyParser:
         self.is_stream = False
         self.is_whole = False
         self._raw = bytearray()
-        """Not yet understood."""
+        """Received bytes that are not parsed yet."""
         self._line = bytearray()
-        """The beginning of a line of the event stream."""
+        """The incomplete last line of the event stream."""
         self._is_chunked = False
         self._left: int | None = None
-        """Bytes until the end of the chunk or the body; None: until the connection ends, or a chunk's size is due."""
+        """Bytes left in the chunk or body; None = until the connection ends, or the size of a chunk comes next."""
 
     @property
     def has_head(self) -> bool:
         return self.status != 0
 
     def push(self, received: bytes) -> list[bytes]:
-        """Takes bytes as they came, cut anywhere.
+        """Takes received bytes, split anywhere, and returns the payloads that are now complete.
 
         Raises:
-            MalformedReply: this is not HTTP, or its framing is broken.
+            MalformedReply: the bytes are not HTTP, or their framing is broken.
         """
         self._raw += received
         payloads: list[bytes] = []
@@ -56,7 +57,7 @@ class ReplyParser:
         return payloads
 
     def end(self) -> None:
-        """The connection has ended."""
+        """Must be called when the connection has ended: a body without a length ends with it."""
         if self.has_head and not self._is_chunked and self._left is None:
             self.is_whole = True
 
@@ -78,7 +79,7 @@ class ReplyParser:
         return True
 
     def _next_part(self) -> bytes | None:
-        """The next bytes of the body, without the framing; None if more has to come first."""
+        """The next bytes of the body, without the framing; None if more bytes must arrive first, or none follow."""
         if self.is_whole or (self._is_chunked and not self._left and not self._read_chunk_size()) or not self._raw:
             return None
         size = len(self._raw) if self._left is None else min(self._left, len(self._raw))
@@ -94,7 +95,7 @@ class ReplyParser:
             line = bytes(self._raw[:end])
             del self._raw[: end + 2]
             if not line and self._left == 0:
-                self._left = None  # the line end behind the last chunk
+                self._left = None  # the line end after the last chunk
                 continue
             self._left = _number(line.partition(b";")[0], 16)
             self.is_whole = self._left == 0

@@ -1,4 +1,4 @@
-"""Values of the load generator: where requests go, what is asked, and what came back. Nothing is sent from here."""
+"""Value types of the load generator: the target, one request, and its answer. Nothing is sent from here."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Endpoint: TypeAlias = Literal["completions", "chat"]
 
 
 class FailureKind(StrEnum):
-    """How a request can go wrong. None of these counts towards a time or a rate."""
+    """How a request can fail. A failed request counts towards no time and no rate."""
 
     UNREACHABLE = "unreachable"
-    """No connection, or it broke before the first byte."""
+    """There was no connection, or it ended before the head of the reply was complete."""
     REFUSED = "refused"
-    """Answered with a status other than 200."""
+    """The server answered with a status other than 200."""
     ERROR = "error event"
-    """The stream began and then said that it failed."""
+    """The stream began, and then contained an error event."""
     CLOSED = "closed early"
     """The connection ended before the answer did."""
     STALLED = "stalled"
-    """Nothing came for longer than the limit."""
+    """No connection was made, or no event arrived, for longer than `Target.stall_s`."""
     MALFORMED = "malformed"
-    """What came is no event stream of this API."""
+    """The reply is not an event stream of this API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Target:
         model: sent as it is; None = the request names no model.
         endpoint: `completions` sends the messages' texts joined, `chat` sends them as messages.
         api_key: sent as a bearer token.
-        extra: more fields of the request's body, which win over ours; for servers that need to be told otherwise.
-        stall_s: longest silence within a request before it is given up, in seconds.
+        extra: additional fields of the request's body, which override the standard ones, for servers that need others.
+        stall_s: maximum time without an event before a request is given up, in seconds.
 
     Raises:
         InvalidInput: the URL cannot be used.
@@ -90,7 +90,7 @@ class Target:
 
 
 NOWHERE = Target(url="http://127.0.0.1:1")
-"""As long as no server has been started."""
+"""The target before a server has been started; nothing is sent to it."""
 
 Message: TypeAlias = tuple[str, str]
 """Role and text."""
@@ -98,12 +98,12 @@ Message: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: what is said, and how many tokens the answer shall have."""
+    """One request: its messages, and the length of the answer in tokens."""
 
     messages: tuple[Message, ...]
     output_tokens: int
     label: str = ""
-    """Which requests it is counted with, within a scenario."""
+    """The part (phase) of a scenario whose figures include this request."""
 
     @property
     def text(self) -> str:
@@ -112,7 +112,7 @@ class Job:
 
 @dataclass(slots=True)
 class Answer:
-    """What came of one job. All times are by the client's clock, in seconds."""
+    """The outcome of one job, filled in as the reply arrives. All times are by the client's clock, in seconds."""
 
     job: Job
     sent_s: float
@@ -121,7 +121,7 @@ class Answer:
     ended_s: float = 0.0
     text: str = ""
     prompt_tokens: int | None = None
-    """By the server's own count; None if it does not stream its usage."""
+    """Prompt tokens by the server's own count; None if the server does not stream its usage."""
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     resent_tokens: int = 0
@@ -133,12 +133,12 @@ class Answer:
 
     @property
     def ttft_s(self) -> float:
-        """Time to the first text, or to the end of an answer without text."""
+        """Time to the first text, or to the end of an answer without text, in seconds."""
         return (self.piece_s[0] if self.piece_s else self.ended_s) - self.sent_s
 
     @property
     def gaps_s(self) -> list[float]:
-        """Times between two pieces of text that follow each other."""
+        """Times between consecutive pieces of text, in seconds."""
         return [later - earlier for earlier, later in pairwise(self.piece_s)]
 
     @property
@@ -148,5 +148,5 @@ class Answer:
 
     @property
     def num_prompt(self) -> int:
-        """Tokens of the prompt: the server's count, else its words; ours are one token each in common vocabularies."""
+        """Tokens of the prompt: the server's count, else its words; those of `Prompts` are mostly one token each."""
         return len(self.job.text.split()) if self.prompt_tokens is None else self.prompt_tokens

@@ -1,4 +1,4 @@
-"""What a measurement leaves behind: plans, samples and the machine, as one versioned JSON file. It measures nothing."""
+"""The results of a measurement as one versioned JSON file: plans, samples and the machine. It measures nothing."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     scenario: str
     prompt_tokens: int
-    """Length of the part of a prompt that the scenario is about."""
+    """Length of the part of each prompt that the scenario is about."""
     output_tokens: int
     """Length of every answer: the end of generation is ignored."""
     concurrency: tuple[int, ...]
-    """Requests at a time; several = one after the other."""
+    """Numbers of concurrent requests, which are measured one after the other."""
     num_requests: int | None = None
-    """For each level of concurrency; conversations if they have turns. None: as many as the scenario finds enough."""
+    """Requests for each level of concurrency; in the scenario `agent`, conversations. None = the scenario's default."""
     turns: int | None = None
-    """Requests of each conversation. None: as many as the scenario finds enough."""
+    """Requests of each conversation. None = the scenario's default."""
     shared_tokens: int | None = None
-    """What all conversations begin with. None: as much as the scenario finds enough."""
+    """Length of the system prompt that all conversations share. None = the scenario's default."""
     repetitions: int = 3
     seed: int = 0
     limits: Limits = Limits()
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which weights a server holds, as far as it says."""
+    """The model of a server, as far as the server describes it."""
 
     name: str
     num_parameters: int | None = None
@@ -63,9 +63,9 @@ class ServerAbout(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     command: tuple[str, ...]
-    """What started it; empty if it was already running."""
+    """The command line that started the server or program; empty if the server was already running."""
     url: str
-    """Where it was reached; empty if nothing was sent to it."""
+    """The URL at which the server was reached; empty if no request was sent to it."""
     model: ModelIdentity
 
 
@@ -77,12 +77,12 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     repetition: int
     concurrency: int
     phase: str
-    """Which part of the scenario's requests; empty = all of them."""
+    """The part of the scenario's requests that the figures are about; empty = all requests."""
     figures: Figures
 
 
 class Absent(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for and could not be measured."""
+    """A scenario that could not be measured with a server, and the reason."""
 
     server: str
     scenario: str
@@ -90,7 +90,7 @@ class Absent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it was measured."""
+    """The machine on which the measurement ran."""
 
     cpu: str
     num_cores: int
@@ -99,7 +99,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     python: str
     load_before: float | None
-    """Load average of the minute before the measurement: above 0, something else was running too."""
+    """Load average of the minute before the measurement: above 0, other programs were running. None = unknown."""
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_failed(self) -> int:
-        """Requests without a complete answer, in all samples; those that several phases show count once for each."""
+        """Requests without a complete answer, over all samples. A request in several samples counts once for each."""
         return sum(sample.figures.num_failed for sample in self.samples)
 
 
@@ -138,7 +138,7 @@ def read_results(path: Path) -> Results:
     """Reads what `write_results` wrote.
 
     Raises:
-        InvalidInput: there is no such file, it is something else, or it is of another schema version.
+        InvalidInput: the file cannot be read, contains something else, or has another schema version.
     """
     try:
         data = path.read_bytes()
@@ -162,7 +162,7 @@ def _check_positive(name: str, value: int) -> None:
 
 
 def this_machine() -> Machine:
-    """As far as the system says; see `Machine`."""
+    """Describes this machine, as far as the system tells."""
     return Machine(
         cpu=_cpu_name(),
         num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

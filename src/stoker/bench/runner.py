@@ -1,6 +1,6 @@
-"""Runs plans against servers: repetitions in turn (A B A B), so that what the machine does beside hits all alike.
+"""Runs plans against servers, repetitions in turn (A B A B), so that other load on the machine affects all alike.
 
-It decides the order and who is up; what is sent is the scenarios' affair.
+This module decides the order and which servers run; the scenarios decide what is sent.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _REASONS = {
 
 
 class Watch(Protocol):
-    """Told what happens, as it happens."""
+    """Observes a measurement: its methods are called as it proceeds."""
 
     def begin(self, server: str, plan: Plan, repetition: int) -> None: ...
     def piece(self) -> None:
-        """An event with text has come; called often."""
+        """An event with text has arrived. This is called often."""
         ...
 
     def answered(self, answer: Answer) -> None: ...
     def end(self, samples: Sequence[Sample]) -> None:
-        """All that one repetition against one server gave."""
+        """One repetition against one server has ended; `samples` are all its results."""
         ...
 
 
@@ -49,7 +49,7 @@ def make_plan(
     concurrency: Sequence[int] | None = None,
     **more: Any,
 ) -> Plan:
-    """The plan of a scenario; lengths and concurrency that are not given are those that it is made for.
+    """The plan of a scenario. Lengths and concurrency that are not given are the scenario's defaults.
 
     Args:
         more: other fields of `Plan`.
@@ -71,7 +71,7 @@ def make_plan(
 
 @dataclass(slots=True)
 class Measurement:
-    """What has been measured so far."""
+    """The results of a measurement so far."""
 
     servers: dict[str, ServerAbout] = field(default_factory=dict[str, ServerAbout])
     samples: list[Sample] = field(default_factory=list[Sample])
@@ -81,13 +81,13 @@ class Measurement:
 async def measure(servers: Sequence[Server], plans: Sequence[Plan], watch: Watch) -> Measurement:
     """Runs every plan against every server.
 
-    One server stays up all the time. Several are started for each repetition and ended after it: one that waits in
-    memory, or spins, would be felt by the others. What a server cannot be asked, and one that does not come up beside
-    others, is noted in `Measurement.absent`.
+    A single server runs all the time. Several servers are started for each repetition and stopped after it, because an
+    idle server that holds memory or spins would slow the others down. `Measurement.absent` records scenarios that a
+    server does not support, and, if there are several servers, those that fail.
 
     Raises:
         InvalidInput: two servers have the same name.
-        StokerError: the only server does not come up.
+        StokerError: the only server does not start.
     """
     if len({server.name for server in servers}) < len(servers):
         raise InvalidInput("two servers have the same name", parameter="name")
@@ -145,7 +145,7 @@ async def _parts(done: Measurement, server: Server, scenario: Scenario, turn: Tu
 
 
 async def _started(done: Measurement, server: Server) -> Target:
-    """A server that is up and known; it is asked for its model under the name that it gives it."""
+    """Starts a server if needed, and records its model. A target without a model gets the name that it reports."""
     target = await server.start()
     about = done.servers.get(server.name)
     if about is None or not about.url:

@@ -1,6 +1,6 @@
-"""The scenarios: which requests, in which order, against one server. They add nothing up and know no particular server.
+"""The scenarios of the benchmark: which requests are sent to one server, in which order. They compute no figures.
 
-A scenario is a function of a `Turn`; it yields `Measured` parts, each with the answers it was about.
+A scenario is a function of a `Turn`, and knows no particular server. It yields `Measured` parts with their answers.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from stoker.bench.server import Ability, Server
 from stoker.errors import ModelNotLoaded
 
 _CONVERSATIONS, _TURNS, _INSTRUCTION_TOKENS, _RESULT_TOKENS = 12, 6, 1024, 64
-"""Of `agent`: how many there are, requests of each, what all begin with, and what each later turn adds."""
+"""Defaults of `agent`: conversations, requests of each, tokens of the shared prompt, tokens that a later turn adds."""
 _SHORT_TOKENS = 32
-"""A prompt, or the part of it, that the scenario is not about."""
+"""Length of a prompt, or of a part of it, that the scenario is not about."""
 _MIXED_BEGUN = 8
-"""Pieces of every stream that have come when the long prompt of `mixed` is sent."""
+"""Pieces that have arrived when `mixed` sends its long prompt, on average per stream."""
 _RETRY_S = 0.01
 _COLD_LIMIT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Answers at one point of a scenario. Rates are relative to `duration_s`; None = from the first to the last."""
+    """Answers at one point of a scenario. `duration_s` is the time for rates; None = from first request to last end."""
 
     concurrency: int
     answers: Sequence[Answer]
@@ -53,7 +53,7 @@ class Turn:
     repetition: int
 
     def prompts(self, *names: str | int) -> Prompts:
-        """Texts of this repetition: other servers get the same ones, other repetitions get others."""
+        """The texts of this repetition: all servers get the same texts, other repetitions get other texts."""
         return Prompts(self.plan.seed, self.plan.scenario, self.repetition, *names)
 
     def job(self, text: str, label: str = "") -> Job:
@@ -65,16 +65,16 @@ Run: TypeAlias = Callable[[Turn], AsyncIterator[Measured]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A scenario with the lengths that make it show what it is about."""
+    """A scenario, with default lengths (in tokens) and concurrency that show what it is about."""
 
     name: str
     about: str
-    """One line, for people."""
+    """Description in one line, for readers of the results."""
     run: Run
     needs: Ability = "server"
-    """What the server must be able to do."""
+    """The ability that the server must have."""
     expects_cache: bool = False
-    """Prompts repeat what the server has seen in the same run."""
+    """Whether prompts repeat what the server has seen in the same run."""
     prompt_tokens: int
     output_tokens: int
     concurrency: tuple[int, ...]
@@ -92,7 +92,7 @@ async def distinct(turn: Turn) -> AsyncIterator[Measured]:
 
 
 async def shared(turn: Turn) -> AsyncIterator[Measured]:
-    """All at once, after one long system prompt that is new to the server."""
+    """Concurrent requests that share one long system prompt, which is new to the server."""
     for concurrency in turn.plan.concurrency:
         prompts = turn.prompts(concurrency)
         system = ("system", prompts.text(turn.plan.prompt_tokens))
@@ -104,10 +104,10 @@ async def shared(turn: Turn) -> AsyncIterator[Measured]:
 
 
 async def agent(turn: Turn) -> AsyncIterator[Measured]:
-    """More conversations than are under way at a time, in turn; each request sends its whole history again.
+    """More conversations than concurrent requests, in turn; each request sends its whole history again.
 
-    So it goes where a program runs many agents: all begin with its instructions, each has a task of its own, and while
-    some wait for the model, the others wait for their tools.
+    This is the load of a program that runs many agents: all begin with its instructions, each has a task of its own,
+    and while some wait for the model, the others wait for their tools.
     """
     for concurrency in turn.plan.concurrency:
         instructions = turn.prompts(concurrency).text(turn.plan.shared_tokens or _INSTRUCTION_TOKENS)
@@ -125,7 +125,7 @@ async def agent(turn: Turn) -> AsyncIterator[Measured]:
 
 @dataclass(slots=True)
 class _Talk:
-    """One conversation, as far as it has got."""
+    """The state of one conversation."""
 
     turn: Turn
     prompts: Prompts
@@ -139,7 +139,7 @@ class _Talk:
         return not is_broken and self.num_turns < (self.turn.plan.turns or _TURNS)
 
     async def go_on(self) -> Answer:
-        """One more request."""
+        """Sends the next request of the conversation."""
         before, plan = self.last, self.turn.plan
         self.history.append(("user", self.prompts.text(plan.prompt_tokens if before is None else _RESULT_TOKENS)))
         job = Job(tuple(self.history), plan.output_tokens, label="first turn" if before is None else "later turns")
@@ -152,7 +152,7 @@ class _Talk:
 
 
 async def _in_turn(talks: Iterable[_Talk], concurrency: int) -> list[Answer]:
-    """All conversations, `concurrency` at a time: the one that has waited longest continues first."""
+    """Runs all conversations, `concurrency` at a time: the one that has waited longest continues first."""
     waiting = deque(talks)
 
     async def work() -> list[Answer]:
@@ -169,7 +169,7 @@ async def _in_turn(talks: Iterable[_Talk], concurrency: int) -> list[Answer]:
 
 
 async def mixed(turn: Turn) -> AsyncIterator[Measured]:
-    """Streams under way, then one very long prompt: how long they stand still, and how long it waits."""
+    """Running streams, then one very long prompt: how long the streams stand still, and how long the prompt waits."""
     for concurrency in turn.plan.concurrency:
         prompts = turn.prompts(concurrency)
         streams = [turn.job(prompts.text(_SHORT_TOKENS), "streams") for _ in range(concurrency)]
@@ -220,19 +220,19 @@ async def restart(turn: Turn) -> AsyncIterator[Measured]:
 
 
 async def cold(turn: Turn) -> AsyncIterator[Measured]:
-    """From the start of the server's process to the first token of one request."""
+    """The time from the start of the server's process to the first token of one request."""
     await turn.server.stop()
     yield await _until_first_token(turn)
 
 
 async def first_start(turn: Turn) -> AsyncIterator[Measured]:
-    """The same of a server that has never run with this model: what earlier starts have prepared is not there."""
+    """As `cold`, for a server that has never run with this model: it finds no files that an earlier start prepared."""
     await turn.server.stop()
     yield await _until_first_token(turn, is_first=True)
 
 
 async def cold_disk(turn: Turn) -> AsyncIterator[Measured]:
-    """The same of a server that has run before, as after a restart of the machine: its files are read from the disk."""
+    """As `cold`, for a server that has run before, as after a restart of the machine: its files come from the disk."""
     await turn.server.start()
     await turn.server.stop()
     await asyncio.to_thread(turn.server.forget_files)
@@ -249,12 +249,12 @@ async def _until_first_token(turn: Turn, *, is_first: bool = False) -> Measured:
     if turn.load.on_answer is not None:
         turn.load.on_answer(answer)
     if is_first:
-        await turn.server.stop()  # what is prepared in this run goes with it
+        await turn.server.stop()  # deletes the files that this start has prepared
     return Measured(1, [answer], usage.resources)
 
 
 async def _first_answer(load: Load, job: Job, server: Server) -> Answer:
-    """Asks until the server is there: a refusal means that it still loads."""
+    """Repeats the request until the server answers it: a refusal means that the server is still loading."""
     deadline_s = time.monotonic() + _COLD_LIMIT_S
     while True:
         answer = await load.ask(job)
@@ -270,7 +270,7 @@ async def _first_answer(load: Load, job: Job, server: Server) -> Answer:
 
 
 async def offline(turn: Turn) -> AsyncIterator[Measured]:
-    """A list of prompts in one call, in a process without a server. Answers are not streamed, so there are no times."""
+    """A list of prompts in one call, in a process without a server. Answers are not streamed, so they have no times."""
     count = turn.plan.num_requests or turn.plan.concurrency[0]
     prompts = turn.prompts()
     texts = [prompts.text(turn.plan.prompt_tokens) for _ in range(count)]
@@ -283,7 +283,7 @@ async def offline(turn: Turn) -> AsyncIterator[Measured]:
 
 
 async def warm_up(load: Load) -> None:
-    """Two requests that nothing is learnt from: the first measured one shall not pay for touching the weights."""
+    """Sends two requests that are not measured, so that the first measured one does not wait for weights to be read."""
     prompts = Prompts("warm-up", time.time_ns())
     jobs = [Job((("user", prompts.text(_SHORT_TOKENS)),), output_tokens=8) for _ in range(2)]
     await replace(load, on_piece=None, on_answer=None).together(jobs)

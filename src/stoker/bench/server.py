@@ -1,4 +1,4 @@
-"""The servers that are measured: one that runs already, or one that is started, restarted and ended here."""
+"""What is measured: a server that is already running, one that is started and stopped here, or an offline program."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from stoker.errors import ModelNotLoaded, StokerError
 _POLL_S = 0.02
 _GET_TIMEOUT_S = 5.0
 _LOG_LINES = 8
-"""How much of a server's output is shown if it does not come up."""
+"""Number of last lines of a server's output that an error shows if the server does not start."""
 
 
 Ability: TypeAlias = Literal["server", "restart", "launch", "first", "cold disk", "offline"]
-"""Answers over HTTP; can be stopped and started again; can be started while a clock runs; can be started as if for the
-first time; reads files that can be forgotten; answers without a server."""
+"""What a server can do: answer over HTTP; be stopped and started again; be started while a clock runs; be started as if
+for the first time; read files that can be dropped from memory; answer without a server."""
 
 
 class Server(Protocol):
@@ -40,41 +40,41 @@ class Server(Protocol):
 
     @property
     def name(self) -> str:
-        """Under which its figures are shown; no two servers of a run have the same."""
+        """The name under which its figures are shown; unique within a run."""
         ...
 
     @property
     def model_name(self) -> str:
-        """What its model is called if the server itself does not say."""
+        """The name of its model, for a server that does not report one."""
         ...
 
     @property
     def command(self) -> Sequence[str]:
-        """What starts it; empty if it is not started here."""
+        """The command line that starts the server; empty if it is not started here."""
         ...
 
     @property
     def offline_command(self) -> Sequence[str]:
-        """What answers a list of prompts without a server, see `scenarios.offline`; empty if nothing does."""
+        """The command line that answers a list of prompts, see `scenarios.offline`; empty if there is none."""
         ...
 
     @property
     def abilities(self) -> frozenset[Ability]: ...
     @property
     def pid(self) -> int | None:
-        """The root of its processes, if it is known."""
+        """Process id of the root of the server's process tree; None if it is not known."""
         ...
 
     async def start(self) -> Target:
-        """Returns when it can answer.
+        """Returns when the server can answer. A server that can be started here is started first, unless it runs.
 
         Raises:
-            StokerError: it cannot.
+            StokerError: the server cannot answer.
         """
         ...
 
     async def spawn(self, *, is_first: bool = False) -> Target:
-        """As `start`, but returns at once, from a process of its own. Only with the ability `launch`.
+        """Starts a new process of the server, and returns before it can answer. Only with the ability `launch`.
 
         Args:
             is_first: the server finds nothing that an earlier start of it has prepared. Only with the ability `first`.
@@ -82,11 +82,11 @@ class Server(Protocol):
         ...
 
     def forget_files(self) -> None:
-        """Drops what the server reads from memory: it comes from the disk then. Only with the ability `cold disk`."""
+        """Drops the server's files from memory, so that it reads them from the disk. Only with `cold disk`."""
         ...
 
     def check_alive(self) -> None:
-        """Raises ModelNotLoaded with its last words if it was started here and has ended by itself."""
+        """Raises ModelNotLoaded, with its last lines of output, if it was started here and has ended by itself."""
         ...
 
     async def stop(self) -> None: ...
@@ -97,7 +97,7 @@ class RunningServer:
     """A server that was started elsewhere; `stop` leaves it alone.
 
     Args:
-        given_pid: the root of its processes. Not given: the process that listens on its port on this machine.
+        given_pid: root of its process tree. None = the process that listens on its port on this machine.
     """
 
     name: str
@@ -135,18 +135,18 @@ class RunningServer:
 
 @dataclass(slots=True)
 class LaunchedServer:
-    """A server that is a child of ours, on a free port of this machine. It ends with us, however we end.
+    """A server that this process starts on a free local port. It ends with this process, however that one ends.
 
     Args:
-        command: `{port}` in it stands for the port.
-        target: how it is asked; its URL's port is filled in.
-        ready_path: answers 200 as soon as the server can answer.
+        command: command line; `{port}` in it stands for the port.
+        target: how requests are sent; `spawn` fills in the URL.
+        ready_path: a path with status 200 as soon as the server can answer.
         offline_command: see `Server.offline_command`.
-        environment: added to ours.
-        prepared: the environment variable that names the folder of what a start prepares for later ones, and a folder
-            in which an empty one can be made.
-        files: what the server reads when it is started.
-        start_timeout_s, stop_timeout_s: after that it has failed, or is killed.
+        environment: variables in addition to those of this process.
+        prepared: the environment variable that names the folder of files that a start prepares for later starts, and a
+            folder in which an empty one can be created.
+        files: returns the files that the server reads when it starts.
+        start_timeout_s, stop_timeout_s: time after which a start has failed, or the server is killed.
     """
 
     name: str
@@ -215,7 +215,7 @@ class LaunchedServer:
         handle, path = tempfile.mkstemp(prefix="stoker-bench-", suffix=".log")
         self._log = Path(path)
         try:
-            # A session of its own: Ctrl-C reaches us alone, and we end it.
+            # A session of its own: Ctrl-C reaches only this process, which then stops the server.
             self._process = await asyncio.create_subprocess_exec(
                 *(part.replace("{port}", str(port)) for part in self.command),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -228,7 +228,7 @@ class LaunchedServer:
             raise StokerError(f"{self.name} cannot be started: {self.command[0]}: {error.strerror}") from error
         finally:
             os.close(handle)
-        with contextlib.suppress(OSError):  # where there is no shell, only what we live to see ends it
+        with contextlib.suppress(OSError):  # without a shell, the server survives if this process is killed
             self._guard = Guard(self._process.pid)
         return self.target
 
@@ -238,7 +238,7 @@ class LaunchedServer:
             raise ModelNotLoaded(f"{self.name} ended with code {self._process.returncode}{self._last_words()}")
 
     async def stop(self) -> None:
-        """See `Server.stop`. It is asked first, then killed with all its children; at once if we are told to hurry."""
+        """See `Server.stop`. Sends SIGTERM first, then kills all its processes; at once if the task is cancelled."""
         process, self._process = self._process, None
         try:
             if process is not None:
@@ -274,7 +274,7 @@ class LaunchedServer:
 
 @dataclass(slots=True)
 class OfflineProgram:
-    """No server at all: a program that answers a list of prompts, see `offline`."""
+    """A program that answers a list of prompts without a server, see `bench.offline`."""
 
     name: str
     offline_command: Sequence[str]
@@ -303,7 +303,7 @@ class OfflineProgram:
 
 
 async def identify(target: Target, fallback: str = "") -> ModelIdentity:
-    """Which model a server says it serves; by the name `fallback` if it does not say."""
+    """The model that a server reports. If it reports none, the name is that of the target, else `fallback`."""
     status, body = await get(target, target.path("models"), _GET_TIMEOUT_S)
     try:
         listed = msgspec.json.decode(body, type=_ModelList).data if status == 200 else []
@@ -336,17 +336,17 @@ def _free_port() -> int:
 
 
 _PROGRAM = 'read -r line || kill -s KILL -- "-$1"'
-"""Its stdin ends when we do."""
+"""Script of `Guard`: its stdin ends with the process that started it; then it kills the process group `$1`."""
 
 
 class Guard:
-    """A process that kills all others of a group as soon as this one is gone, however it died.
+    """A child that kills all processes of a group as soon as this process is gone, however this process ended.
 
-    A shell, because it is there in a millisecond or two: another Python would take the processor from a server whose
-    start is measured. That the kernel ends a child with its parent would have to be asked for by the child.
+    It is a shell, because that starts in a millisecond or two: another Python would take the processor from a server
+    whose start is measured. The kernel can end a child with its parent, but only if the child asks for that.
 
     Args:
-        group: of processes; close this soon after they have ended, because their number is free then.
+        group: id of the group; close the guard soon after its processes have ended, because the id is free then.
 
     Raises:
         OSError: there is no shell.
@@ -354,7 +354,7 @@ class Guard:
 
     def __init__(self, group: int) -> None:
         command = ["/bin/sh", "-c", _PROGRAM, "sh", str(group)]
-        # A session of its own: what ends us, such as a terminal that is closed, does not end it, too.
+        # A session of its own: what ends this process, such as a closed terminal, does not end the guard.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -364,6 +364,6 @@ class Guard:
         )
 
     def close(self) -> None:
-        """Lets the group live from now on."""
+        """Ends the guard; the group is not killed from now on."""
         self._process.kill()
         self._process.communicate()

@@ -1,4 +1,4 @@
-"""Repetitions to medians with their spread, for each server at each point. It neither prints nor compares."""
+"""Summarizes repetitions: medians with their spread, for each server at each point. It neither prints nor compares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.bench.scenarios import SCENARIOS
 
 
 class Spread(NamedTuple):
-    """One figure over all repetitions."""
+    """Median, smallest and largest value of one figure over all repetitions."""
 
     median: float
     low: float
@@ -22,7 +22,7 @@ class Spread(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Where in a scenario something was measured. Points are in the order in which they were measured."""
+    """Where in a scenario something was measured: in which phase (empty = all), with how many concurrent requests."""
 
     scenario: str
     phase: str
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FigureKind:
-    """A figure that is shown, and how."""
+    """A figure that is shown: its label and unit, how it is computed, and which direction is better."""
 
     label: str
     unit: str
@@ -74,7 +74,7 @@ class Summary:
     figures: tuple[Figures, ...]
 
     def spread(self, kind: FigureKind) -> Spread | None:
-        """Median, least and greatest; None if no repetition has this figure."""
+        """Median, smallest and largest value; None if no repetition has this figure."""
         values = [value for figures in self.figures if (value := kind.value(figures)) is not None]
         return Spread(median(values), min(values), max(values)) if values else None
 
@@ -84,12 +84,12 @@ class Summary:
 
     @property
     def failures(self) -> Counter[str]:
-        """Kind of failure -> how many, in all repetitions."""
+        """Kind of failure -> number of requests, in all repetitions."""
         return sum((Counter(figures.failures) for figures in self.figures), Counter[str]())
 
     @property
     def examples(self) -> dict[str, str]:
-        """Kind of failure -> what one of them said."""
+        """Kind of failure -> detail of one request."""
         return {kind: said for figures in self.figures for kind, said in figures.examples.items()}
 
     @property
@@ -102,7 +102,7 @@ class Summary:
 
 
 def summaries(samples: Iterable[Sample]) -> list[Summary]:
-    """By scenario, phase, server and concurrency, each in the order in which it came first."""
+    """Summaries in the order of scenario, phase, server and concurrency, each in the order of first appearance."""
     groups: dict[tuple[str, Point], list[Figures]] = {}
     for sample in samples:
         point = Point(sample.scenario, sample.phase, sample.concurrency)
@@ -113,7 +113,7 @@ def summaries(samples: Iterable[Sample]) -> list[Summary]:
 
 
 def remarks(results: Results) -> list[str]:
-    """What a reader of the figures has to know: who failed, what was guessed, and what looks wrong."""
+    """What a reader of the figures must know, one line each: failures, guessed counts, and what looks wrong."""
     absent = [f"{a.server}, {a.scenario}: absent: {a.reason}" for a in results.absent]
     found = [line for summary in summaries(results.samples) for line in _complaints(summary)]
     guessed = {sample.server: None for sample in results.samples if not sample.figures.counts_from_usage}
@@ -159,7 +159,7 @@ def _busy_client(samples: Sequence[Sample]) -> list[str]:
 
 def _client_share(figures: Figures) -> float:
     used_s = figures.resources.client_cpu_s
-    # Short runs consist of opening connections.
+    # Short runs consist mostly of opening connections, which needs CPU time.
     return 0.0 if used_s is None or figures.duration_s < 1 else used_s / figures.duration_s
 
 

@@ -1,4 +1,4 @@
-"""Says what a well-known model will cost before it is downloaded."""
+"""Announces what a well-known model costs before it is downloaded: size, license and memory. It downloads nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.cli.table import size
 
 
 def announce(model: str) -> None:
-    """Says how large the download is and whether the model will fit into memory, if it is a known one and not here."""
+    """Prints download size and memory of a model, if `models.library` has it and this disk does not."""
     if "/" in model or os.path.exists(model):
         return
     if model in catalog.CATALOG or model in aliases.read_aliases():

@@ -1,4 +1,4 @@
-"""Writes to stdout, at once and as UTF-8; a reader that has gone away ends the program quietly."""
+"""Writes to stdout, unbuffered and as UTF-8. If the reader is gone (broken pipe), the program ends quietly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.errors import ResourceExhausted
 
 
 def write_answer(pieces: Iterable[str]) -> None:
-    """Writes each piece as it comes, and a newline behind the last one if the answer has none. Raises as `write`."""
+    """Writes each piece as it arrives, and a newline at the end if the answer has none there. Raises as `write`."""
     last = ""
     for piece in pieces:
         write(piece)
@@ -23,7 +23,7 @@ def write_answer(pieces: Iterable[str]) -> None:
 
 
 def write(text: str) -> None:
-    """Text as UTF-8, whatever the terminal's locale is called; bytes of a path that are none as they are.
+    """Writes text as UTF-8, whatever the locale. Bytes of a path that are not UTF-8 are written unchanged.
 
     Raises:
         typer.Exit: the reader of stdout is gone, as in `| head -1`.
@@ -44,10 +44,10 @@ def write(text: str) -> None:
 
 
 def flush() -> None:
-    """Writes what others printed and waits in the stream, such as a help page, unless the reader of stdout is gone.
+    """Flushes what other code has printed to stdout, such as a help page. A reader of stdout that is gone is no error.
 
     Raises:
-        ResourceExhausted: the disk is full.
+        ResourceExhausted: stdout cannot be written, for example because its disk is full.
     """
     stdout = cast("TextIO | None", sys.stdout)
     try:
@@ -65,7 +65,7 @@ def _refused(why: str | None) -> ResourceExhausted:
 
 
 def _forget_stdout() -> None:
-    """Python would flush stdout once more at its exit and complain."""
+    """Redirects stdout to the null device: at its exit, Python flushes stdout again and would report the error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

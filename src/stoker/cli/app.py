@@ -1,7 +1,7 @@
-"""The command line, from the start of the process to its exit code: what is begun early, and what becomes of an error.
+"""Entry point of the `stoker` command: starts an engine process early if one is needed, and ends with an exit code.
 
-An engine that will surely be needed is started first of all, and imports while this process does. Hence next to nothing
-is imported here on top.
+The engine process imports its modules while this process imports its own. Hence this module imports next to nothing
+at its top. The commands themselves are in modules of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 _STDERR = 2
 _EXTERNAL = ("llama-server", "vllm")
 _NO_ENGINE = frozenset(("-h", "--help", *_EXTERNAL, *(f"--runtime={name}" for name in _EXTERNAL)))
-"""With one of these among its arguments, `serve` starts no engine of ours."""
+"""If one of these is among its arguments, `stoker serve` only prints help, or llama-server or vLLM computes."""
 
 
 def main() -> None:
@@ -43,17 +43,17 @@ def main() -> None:
 
 
 def will_need_engine(arguments: Sequence[str]) -> bool:
-    """Whether an engine's process will be asked for, as far as that can be told before settings are read."""
+    """Whether an engine process will be needed, judged before settings are read: by arguments and `STOKER_RUNTIME`."""
     if arguments[:1] != ["serve"] or os.environ.get("STOKER_RUNTIME") in _EXTERNAL:
         return False
     return len(arguments) > 1 and _NO_ENGINE.isdisjoint(arguments)
 
 
 def open_standard_files() -> None:
-    """Who starts a service may have closed stdin, stdout and stderr.
+    """Opens the null device in place of stdin, stdout and stderr, if the parent process has closed them.
 
-    Then the next files would get their numbers: what libraries or an engine print would go into a client's connection,
-    or into the memory by which engines share the cores.
+    Otherwise the next opened files get the descriptors 0 to 2. What libraries or an engine print then goes into a
+    client's connection, or into the memory through which engines share the cores.
     """
     with suppress(OSError):
         while (opened := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
@@ -64,7 +64,7 @@ def open_standard_files() -> None:
 class Stderr:
     """A stderr whose writes never fail: messages to a closed, full or unread stderr are dropped.
 
-    An answer or a server does not end because of who read its messages, as in `stoker serve 2>&1 | head -1`.
+    A server or an answer must not end because the reader of its messages is gone, as in `stoker serve 2>&1 | head -1`.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -80,7 +80,7 @@ class Stderr:
         try:
             self._stream.flush()
         except OSError:
-            # What waits in the stream would be tried again at the end of the process, and change its exit code.
+            # Python flushes buffered text again at its exit, and a failure there would change the exit code.
             with suppress(OSError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, self._stream.fileno())

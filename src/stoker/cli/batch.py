@@ -1,4 +1,4 @@
-"""`stoker batch`: a file of requests, a file of answers."""
+"""`stoker batch`: answers a file of requests, and writes a file of answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stoker.cli.report import ERROR, say
 from stoker.errors import InvalidInput
 
 _PER_PLACE = 2
-"""Requests that are asked for each that runs: those that wait are chosen by what is cached."""
+"""Requests in flight for each one that can run (`parallel`): the engine chooses waiting ones by what is cached."""
 
 Input = Annotated[
     Path,

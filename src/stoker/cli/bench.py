@@ -1,4 +1,4 @@
-"""`stoker bench`: how fast a model is served, here and beside others. The commands; what they do is in `bench_runs`."""
+"""`stoker bench`: the commands that measure how fast a model is served. `bench_runs` does their work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODEL = "model"
 
 
 class _Group(TyperGroup):
-    """`stoker bench MODEL` is `stoker bench model MODEL`."""
+    """Makes `stoker bench MODEL` short for `stoker bench model MODEL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         is_named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
@@ -92,7 +92,7 @@ def serve(
 ) -> None:
     """Measure running servers with OpenAI's API; several are measured in turn and compared."""
     servers = bench_runs.running_servers(flags, urls, model=model, api_key=api_key, pid=pid, extra=extra)
-    # A server that was up before may remember the prompts of an earlier run.
+    # The prefix cache of a server that was already running may contain the prompts of an earlier run.
     bench_runs.measure(servers, flags, seed=time.time_ns() % 2**32)
 
 

@@ -1,4 +1,4 @@
-"""What `stoker bench` does: makes servers and plans from options, measures, prints, and writes files."""
+"""The work of `stoker bench`: makes servers and plans from options, measures, prints results, and writes files."""
 
 from __future__ import annotations
 
@@ -51,15 +51,16 @@ _PLAN_KEYS = ("prompt_tokens", "output_tokens", "turns", "shared_tokens", "repet
 
 
 def measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
-    """Runs all plans, prints, writes the files that were asked for; exits with 1 if a request failed.
+    """Runs all plans, prints the results, and writes the files that the options name.
 
     Args:
         servers: measured in turn.
         flags: options of `stoker bench`.
-        seed: of the prompts, unless the options give one.
+        seed: random seed of the prompts, unless the options give one.
 
     Raises:
-        StokerError: an option cannot be obeyed, or a server cannot be measured.
+        StokerError: an option cannot be used, or a server cannot be measured.
+        typer.Exit: with code 1 at the end, if a request failed or a scenario is absent.
     """
     for option in ("json", "plot"):
         if option in flags.values:
@@ -77,10 +78,10 @@ def measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
 
 
 def compare_files(files: Sequence[Path]) -> None:
-    """Prints how the servers of several files of results compare with the first one.
+    """Compares the servers in these result files with the first one, and prints the comparisons.
 
     Raises:
-        StokerError: two files have the same name, or one cannot be read, or they cannot be compared.
+        StokerError: two files have the same name, a file cannot be read, or the results cannot be compared.
     """
     results = {file.stem: read_results(file) for file in files}
     if len(results) < len(files):
@@ -93,7 +94,7 @@ def compare_files(files: Sequence[Path]) -> None:
 
 
 def profile(engine: EngineConfig) -> None:
-    """Prints how long each part of a step takes.
+    """Prints how long each stage of a decoding step takes, for several batch sizes and ways of sampling.
 
     Raises:
         StokerError: the model cannot be loaded.
@@ -111,15 +112,15 @@ def profile(engine: EngineConfig) -> None:
 def running_servers(
     flags: Flags, urls: Sequence[str], *, model: str | None, api_key: str | None, pid: int | None, extra: str | None
 ) -> list[RunningServer]:
-    """The servers at these addresses, `URL` or `NAME=URL`.
+    """The running servers at these addresses, each `URL` or `NAME=URL`.
 
     Args:
         flags: options of `stoker bench`.
         urls: at least one.
         model: the model to request. None = the first one that the server lists.
-        api_key: sent to each server.
-        pid: process id of the server, if there is one server.
-        extra: a JSON object of further fields for each request.
+        api_key: sent to each server as a bearer token. None = no key.
+        pid: process id of the server, for a single URL only. None = the process that listens on a local port.
+        extra: additional fields of each request, as a JSON object. None = no fields.
 
     Raises:
         InvalidInput: an option cannot be used.
@@ -135,7 +136,7 @@ def running_servers(
 
 
 def own_server(model: str, flags: Flags, engine: EngineConfig) -> Server:
-    """A `stoker serve` of this model, which is started and stopped for the measurement."""
+    """A `stoker serve` of this model, which the measurement starts and stops."""
     given = [part for key in ENGINE if key in flags.values for part in _as_arguments(key, flags.values[key])]
     file = [] if flags.config_file is None else ["--config", str(flags.config_file)]
     program = [sys.executable, "-P", "-m"]
@@ -156,7 +157,7 @@ def _files_of(model: Path) -> list[Path]:
 
 
 def _named_url(text: str) -> tuple[str, str]:
-    """`NAME=URL`; the name is empty if there is none."""
+    """Name and URL from `NAME=URL`; the name is empty if the text is a URL alone."""
     name, equals, url = text.partition("=")
     return (name, url) if equals and "/" not in name else ("", text)
 
@@ -177,7 +178,7 @@ def _target_fields(flags: Flags) -> dict[str, Any]:
 
 
 def _as_arguments(key: str, value: Any) -> list[str]:
-    """A setting as `stoker serve` is given it."""
+    """A setting as arguments of `stoker serve`."""
     name = "--cache-dir" if key == "kv_cache_dir" else f"--{key.replace('_', '-')}"
     values = cast("list[Any]", value) if isinstance(value, list) else [value]
     return [part for one in values for part in (name, str(one))]
@@ -205,7 +206,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 @contextmanager
 def _heard(end: Callable[[], object]) -> Generator[None]:
-    """Calls `end` when `timeout` or a closed terminal ends this program, unless the signal is ignored as by `nohup`."""
+    """Calls `end` on SIGTERM (`timeout`) and SIGHUP (a closed terminal), unless the signal is ignored (`nohup`)."""
     before = {number: signal.getsignal(number) for number in _ENDS}
     heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     for number in heard:
@@ -218,10 +219,10 @@ def _heard(end: Callable[[], object]) -> Generator[None]:
 
 
 def _check_place(path: Path, option: str) -> None:
-    """Before minutes of measuring, and not after them.
+    """Checks that a file can be written, before minutes of measuring and not after them.
 
     Raises:
-        InvalidInput: no file can be written there.
+        InvalidInput: the file cannot be written.
     """
     if os.path.isdir(path) or not os.path.isdir(path.parent):
         problem = "it is a folder" if os.path.isdir(path) else f"there is no folder {path.parent}"
@@ -252,7 +253,7 @@ async def _measured(servers: Sequence[Server], plans: Sequence[Plan]) -> Measure
     """Measures until the end, or until a signal cancels it.
 
     A signal must not raise `KeyboardInterrupt` here: raised while a server is being started, it leaves that server
-    running. A cancelled task stops at its next `await`, where every started server is known.
+    running. A cancelled task stops at its next `await`, where every started server is known and can be stopped.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
@@ -261,7 +262,7 @@ async def _measured(servers: Sequence[Server], plans: Sequence[Plan]) -> Measure
 
 
 class _Progress:
-    """How far a measurement is, on stderr. Satisfies `bench.runner.Watch`."""
+    """Shows the progress of a measurement on stderr. Satisfies `bench.runner.Watch`."""
 
     def __init__(self) -> None:
         self._is_live = sys.stderr.isatty()

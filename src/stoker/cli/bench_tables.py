@@ -1,4 +1,4 @@
-"""The figures of `stoker bench` as text: one block per server and scenario, comparisons, profiles."""
+"""Prints the figures of `stoker bench`: a table per server and scenario, comparisons, profiles. It measures nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TARGET_BATCH = 8
 
 
 def print_results(results: Results) -> None:
-    """Medians with their spread, a table per scenario, phase and server, then what a reader has to know."""
+    """Prints medians with their spread, in a table per scenario, phase and server, and then the remarks."""
     plans = {plan.scenario: plan for plan in results.plans}
     for (scenario, phase, server), group in groupby(summaries(results.samples), _block):
         title = f"{scenario}{phase and f' ({phase})'}, {server}"
@@ -28,14 +28,14 @@ def print_results(results: Results) -> None:
 
 
 def print_remarks(results: Results) -> None:
-    """Failures, absences and guesses, one a line."""
+    """Prints what a reader of the results must know, such as failures and guessed token counts, one per line."""
     lines = remarks(results)
     if lines:
         write("\n" + "".join(f"! {line}\n" for line in lines))
 
 
 def print_comparisons(comparisons: Iterable[Comparison]) -> None:
-    """Ratios of medians; a ratio whose spreads overlap is marked."""
+    """Prints ratios of medians. The mark `~` says that the spreads of the two servers overlap."""
     for (scenario, phase, base, other), group in groupby(comparisons, _comparison_block):
         write(f"\n{scenario}{phase and f' ({phase})'}: {other} / {base}\n")
         _print_ratios(list(group))
@@ -47,14 +47,14 @@ def print_profile_header() -> None:
 
 
 def print_profile_row(profile: StepProfile) -> None:
-    """One line, times in milliseconds; `beside` is the share of everything but the forward pass."""
+    """Prints one line with times in milliseconds. Its last column is the share of the step beside the forward pass."""
     times = "".join(_milliseconds(profile, stage) for stage in STAGES)
     step = f"{1000 * profile.step_s:>10.2f}{profile.overhead_share:>9.1%}"
     write(f"{profile.sampling:10}{profile.batch_size:>6}{times}{step}\n")
 
 
 def print_headline(profiles: Sequence[StepProfile]) -> None:
-    """The share beside the forward pass at batch 8, against the target."""
+    """Prints the share of a step beside the forward pass at batch size 8, and whether it meets the target."""
     for profile in profiles:
         if profile.batch_size == _TARGET_BATCH:
             verdict = "within" if profile.overhead_share <= TARGET_SHARE else "ABOVE"
@@ -104,7 +104,7 @@ def _cell(spread: Spread | None) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits that count."""
+    """The number with about three significant digits; the integer part is never shortened."""
     if value == 0:
         return "0"
     if abs(value) >= 100:

@@ -1,4 +1,4 @@
-"""`stoker cache`: what lies in the folder in which conversations outlive a restart."""
+"""`stoker cache`: lists, checks and clears the persistent prefix cache (`--cache-dir`)."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def _place(flags: Flags) -> block_place.BlockPlace:
 
 
 def _check_place(folder: str, place: block_place.BlockPlace) -> None:
-    """Nothing is kept where nothing was ever written, which may be a slip of the keyboard.
+    """Prints a note if the folder does not exist, because its path may be mistyped.
 
     Raises:
-        ConfigError: conversations can never be kept there, or not be seen.
+        ConfigError: the folder or object store cannot be read.
     """
     try:
         place.look()

@@ -70,10 +70,10 @@ def converse(
     has_stats: bool = False,
     is_private: bool = False,
 ) -> None:
-    """A conversation until the user leaves; `stoker run` without a prompt holds one too.
+    """Holds a conversation until the user leaves. `stoker run` without a prompt calls this too.
 
     Raises:
-        StokerError: the first model cannot be loaded, or there is nothing to continue.
+        StokerError: the first model cannot be loaded, or there is no conversation to continue.
     """
     turns = _turns(system, continues=continues)
     is_typed = keyboard.is_terminal()
@@ -101,7 +101,7 @@ def _turns(system: str | None, *, continues: bool) -> Turns:
 
 
 def _hold(talk: conversation.Talk, *, is_private: bool) -> None:
-    """Question and answer until the user leaves."""
+    """Reads messages, and runs them as commands or has the model answer them, until the user leaves."""
     typed = keyboard.Keyboard(lambda: [f"/{word}" for word in talk_commands.COMMANDS], keeps_history=not is_private)
     while not talk.is_over and (message := typed.next_message()) is not None:
         if talk_commands.is_command(message):

@@ -1,4 +1,4 @@
-"""`stoker cluster`: models behind HTTP on many machines."""
+"""`stoker cluster`: serves models over HTTP on several machines, with Ray."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def serve(
         found.check_kv_type()
     else:
         for spec in found.engines():
-            spec.model_spec()  # what is wrong with a model on this machine is said before Ray starts
+            spec.model_spec()  # reports a faulty model on this machine before Ray starts
     for model in models or []:
         announce(model)
     running = cluster_local.LocalCluster(found, address)
@@ -138,7 +138,7 @@ def status(flags: Flags, url: Url = None, api_key: ApiKey = None, as_json: AsJso
 
 
 def _replicas(model: dict[str, Any]) -> list[dict[str, Any]]:
-    """The replicas of a model; one that has none at present has a row with its state."""
+    """The replicas of a model; a model without replicas at present gets one entry, with its own state."""
     found: list[dict[str, Any]] = model.get("replicas") or [{**model, "id": None}]
     return found
 
@@ -169,7 +169,7 @@ def _percent(part: int, whole: int | None) -> str | None:
 def _cluster(
     flags: Flags, models: list[str], fronts: int, kv_dir: str, *, kv_events: bool
 ) -> cluster_config.ClusterConfig:
-    """What is served from here."""
+    """The cluster that is started from this machine, after checks of its exposure, cache folder and models."""
     found = _given(flags, models, fronts, kv_dir, kv_events=kv_events)
     config = found.load()
     listener.check_exposure(config.server, keys.ApiKeys(config.server))

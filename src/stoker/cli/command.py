@@ -1,4 +1,7 @@
-"""How a command shows its options and examples, and what it answers to an option of another program."""
+"""The class of all commands: shows options and examples in the help, and knows options of llama.cpp, Ollama and vLLM.
+
+It declares no option.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +52,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "quantize": ("stoker quantize model-f16.gguf model-Q4_K_M.gguf Q4_K_M",),
     "search": ("stoker search qwen3 coder", "stoker search embeddings --limit 5"),
 }
-"""By command."""
+"""Command -> lines of the section Examples in its help."""
 
 
 UsageError = cast("type[Exception]", typer.BadParameter.__base__)
-"""Of Click, which newer versions of Typer bring along: neither has a public name for it that both know."""
+"""Click's `UsageError`. Newer versions of Typer contain Click, so that no import path works with all versions."""
 
 SYNONYMS = {
     "--temp": "--temperature",
@@ -131,7 +134,7 @@ SYNONYMS = {
     "--prompt": "PROMPT",
     "-p": "PROMPT",
 }
-"""Options of llama.cpp, Ollama and vLLM, and what they are called here; a name in capitals is an argument."""
+"""Options of llama.cpp, Ollama and vLLM -> their names in Stoker; a name in capitals is a positional argument."""
 
 
 UNNEEDED = {
@@ -169,11 +172,11 @@ UNNEEDED = {
     "-i": "without PROMPT, a terminal gets a conversation",
     "--interactive": "without PROMPT, a terminal gets a conversation",
 }
-"""Options of llama.cpp, Ollama and vLLM that have no like here, and why none is needed."""
+"""Options of llama.cpp, Ollama and vLLM that have no equivalent in Stoker -> why none is needed."""
 
 
 _LAST_PANELS = ("Cache", "Measurement", "Options", "General", "GPU and ONNX", "Advanced")
-"""All others come before these, in the order of their first option."""
+"""Help sections (panels) that come last, in this order. All others precede them, in the order of their first option."""
 
 
 _ALL = "--help-all"
@@ -185,14 +188,14 @@ _COMMON = frozenset(
 )
 """Settings that the short help of a command with many options shows."""
 _MANY = 24
-"""A command with more options has a short help and a long one."""
+"""A command with more options and arguments has a short help (`--help`) and a full help (`--help-all`)."""
 _TYPES = {"<int>": "N", "<float>": "X", "<str>": "TEXT", "<path>": "PATH"}
 _CHOICES = re.compile(r"<([^<>]*\|[^<>]*)>")
 _RANGE = re.compile(r"\s*(?P<before>[\[;]\s?)(?:(?P<low>[\d.]+)<=x<=(?P<high>[\d.]+)|x>=(?P<least>[\d.]+))(?=\])")
 
 
 class Command(TyperCommand):
-    """A command whose help has one section per panel, without the time that it takes to import `rich`."""
+    """A command whose help has one section per panel of options. It does not import `rich`, which takes time."""
 
     _shows_all = False
 
@@ -209,7 +212,7 @@ class Command(TyperCommand):
             raise
 
     def _hint(self, ctx: Any, args: list[str]) -> str | None:
-        """What to use instead of the first option that another program has, if this command has its like."""
+        """A message for the first option of another program: what to use instead, or why it is not needed; or None."""
         parameters = _parameters(self, ctx)
         names = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
         arguments = " ".join(
@@ -226,12 +229,12 @@ class Command(TyperCommand):
         return None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The options, and each argument by its own name; one that may be missing is in brackets."""
+        """`[OPTIONS]` and the name of each argument, in brackets if the argument is optional."""
         arguments = (parameter for parameter in _parameters(self, ctx) if parameter.param_type_name == "argument")
         return ["[OPTIONS]", *(_in_usage(argument) for argument in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes the arguments, and then each panel; rarely needed ones last."""
+        """Writes a section for the arguments, then one for each panel of options; rarely needed panels come last."""
         parameters = _parameters(self, ctx)
         is_short = not self._shows_all and len(parameters) > _MANY
         shown = [parameter for parameter in parameters if not is_short or _is_common(parameter)]
@@ -255,7 +258,7 @@ class Command(TyperCommand):
 
 
 def _parameters(command: TyperCommand, ctx: Any) -> list[Any]:
-    """The parameters that the command takes; options that it only refuses are hidden."""
+    """The visible parameters: a hidden option exists only so that the command can refuse it with a reason."""
     every = cast("list[Any]", command.get_params(ctx))
     return [parameter for parameter in every if not getattr(parameter, "hidden", False)]
 
@@ -323,7 +326,7 @@ _SETTING = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")
 
 @cache
 def meanings() -> Mapping[str, str]:
-    """What `--help` says about each documented setting, by key.
+    """Key of a setting -> its text in `--help`, made from the doc literal of the setting's field.
 
     >>> meanings()["threads"]
     'Number of CPU threads. [default: one per physical core that this process may use]'

@@ -1,4 +1,4 @@
-"""Which commands there are. Each is a module of its own, named after it."""
+"""The list of all commands, and the command line that is made of them. Each command is a module of the same name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GROUPS = {
         "rm": "Remove downloaded models, additional names and presets.",
     },
 }
-"""Commands by the titles of the help, and what it says about each: the first sentence of its own help."""
+"""Section of `stoker --help` -> command -> its summary, which is the first sentence of the command's own help."""
 _BRIEF = {
     "transcribe": "transcribe (speech)",
     "batch": "batch (files of requests)",
@@ -47,13 +47,13 @@ _BRIEF = {
     "cache": "cache (prefixes)",
     "config": "config (settings)",
 }
-"""Commands for rare occasions, as they are listed: the list of all commands must fit a screen of 24 lines."""
+"""Rarely used commands -> how `stoker --help` lists them. They share few lines, so that the help fits 24 lines."""
 _UNLISTED = ("version", "help")
 COMMANDS = tuple(name for names in [*_GROUPS.values(), _BRIEF, _UNLISTED] for name in names)
-"""In the order of the help."""
+"""Names of all commands, in the order of `stoker --help`, which does not list the last ones (`_UNLISTED`)."""
 _NAME_WIDTH, _WIDTH = 11, 79
 _NAMES = {"list": "list_models", "help": "help_page"}
-"""Functions whose names are not those of their commands, which Python has for other things."""
+"""Command -> name of its function, where the command has the name of a Python built-in (`list`, `help`)."""
 SYNONYMS = {
     "ls": "list",
     "remove": "rm",
@@ -75,7 +75,7 @@ SYNONYMS = {
     "benchmark": "bench",
     "convert": "export",
 }
-"""Commands of other programs, and what they are called here."""
+"""Commands of other programs -> their names in Stoker."""
 HELP_OPTIONS = ("-h", "--help")
 
 ABOUT = (
@@ -87,7 +87,7 @@ _SHORT = "More: stoker COMMAND -h. Exit codes: 0 done, 1 error, 2 usage, 3 model
 
 
 class _Commands(TyperGroup):
-    """Shows all commands on one screen, and answers to one of another program with the one that is meant."""
+    """The top-level command. It shows all commands on one screen, and names the equivalents of `SYNONYMS`."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self.format_usage(ctx, formatter)
@@ -107,10 +107,10 @@ class _Commands(TyperGroup):
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The whole command line; if `arguments` begin with a command, with that one alone.
+    """The command line as a Typer app. If `arguments` begin with a command, the app contains only that command.
 
-    Each has many options, and a machine takes longer to make those of all than to do what some of them do. Hence the
-    list of all commands, `stoker --help`, is made without them, and so is `stoker --version`.
+    To define the options of all commands takes longer than the work of some commands. Hence the app of `stoker --help`
+    and of `stoker --version` contains no command at all.
     """
     app = typer.Typer(
         name="stoker",

@@ -1,4 +1,4 @@
-"""`stoker config`: what is configured, and why."""
+"""`stoker config`: shows settings and where they were set."""
 
 from __future__ import annotations
 

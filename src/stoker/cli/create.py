@@ -1,4 +1,4 @@
-"""`stoker create`: a model with a system prompt, sampling and more of its own."""
+"""`stoker create`: writes a preset, a model with its own system prompt, sampling, chat template or adapters."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def create(
         raise InvalidInput("no base model: name it with --from MODEL, or in a Modelfile (--file)", parameter="from")
     preset = presets.Preset(model="") if file is None else modelfile.read_modelfile(_text(file, "--file"))
     sampling = {key: value for key, value in flags.values.items() if key in SAMPLING}
-    flags.sampling()  # refuses what is out of range
+    flags.sampling()  # raises InvalidInput for values out of range
     given: dict[str, Any] = {
         "model": store.lasting_name(base or preset.model),
         "system": system or preset.system,
@@ -72,7 +72,7 @@ def create(
 
 
 def _adapter(text: str) -> str:
-    """An adapter whose path means the same in every folder."""
+    """The value of `--lora` with an absolute path, so that the preset works in every working directory."""
     spec = engine_config.adapter_spec(text)
     if not os.path.isfile(spec.path):
         raise InvalidInput(f"--lora: there is no file {spec.path}", parameter="lora")

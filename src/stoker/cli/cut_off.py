@@ -1,4 +1,4 @@
-"""Says why an answer ended before its model ended it."""
+"""Explains why an answer was cut off before the model ended it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def why_cut_off(completion: Completion, card: ModelCard, sampling: SamplingParams, how: str) -> str | None:
-    """The reason, unless the model ended the answer or the user had set its length.
+    """A message with the reason. None if the answer was not cut off, or has the length that the user set.
 
     Args:
         completion: the whole answer.
-        card: of the model.
-        sampling: as the user gave it.
-        how: what sets the length of answers, such as `--max-tokens N`.
+        card: the card of the model.
+        sampling: the sampling parameters that the user gave.
+        how: what sets the maximum length of answers, such as `--max-tokens N`.
     """
     if completion.finish_reason != "length":
         return None

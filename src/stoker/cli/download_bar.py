@@ -1,4 +1,4 @@
-"""Draws downloads as bars on stderr; satisfies `models.Progress`."""
+"""Shows downloads as progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stoker.cli.later import rich
 
 
 class DownloadBar:
-    """One bar per transfer. Nothing is drawn before the first byte is due."""
+    """Draws one bar per transfer. Nothing is drawn before the first `start`. Satisfies `models.Progress`."""
 
     def __init__(self) -> None:
         self._bars: rich.progress.Progress | None = None

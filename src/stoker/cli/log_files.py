@@ -1,4 +1,4 @@
-"""The log files of `stoker serve`: one for each address, rotated, so that `stoker logs` can show what happened."""
+"""The log files of `stoker serve`, which `stoker logs` shows: one for each port, rotated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.cli.later import logging
 from stoker.cli.talk.saved import state_dir
 
 LOG_FILE = "STOKER_LOG_FILE"
-"""Names the file to child processes, which append to it."""
+"""Environment variable that names the log file to child processes, which append to it."""
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _MAX_BYTES = 4 << 20
 _NUM_ROTATED = 2
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 def log_files() -> list[Path]:
-    """The servers' files, the latest one last; without those that a rotation has put aside."""
+    """The current log file of each server, the most recently written one last. Rotated files are not included."""
     return sorted((state_dir() / "logs").glob("serve-*.log"), key=lambda path: path.stat().st_mtime)
 
 
 @contextmanager
 def kept_log(name: str) -> Generator[logging.Handler | None]:
-    """Meanwhile what is logged, here and in child processes, is also appended to the file of this name.
+    """Within the block, log lines of this process and its children are also appended to the file `serve-NAME.log`.
 
-    Gives the handler; None, after a warning, if no file can be written there.
+    Yields the handler of the file, or None, after a warning, if the file cannot be written.
     """
     path = state_dir() / "logs" / f"serve-{name}.log"
     try:
@@ -66,7 +66,7 @@ def _opened(path: Path) -> logging.Handler:
 
 
 def tail(path: Path, count: int, *, follow: bool) -> Iterator[str]:
-    """The last lines of a log, those before its last rotation included; then what is appended, without an end."""
+    """Yields the last `count` lines of a log and of its last rotated file; with `follow`, then new lines endlessly."""
     file = _open(path)
     try:
         yield from _last(path, file, count)

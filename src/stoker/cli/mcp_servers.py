@@ -1,4 +1,4 @@
-"""The MCP servers of a command line: where they are, and what they offer. It asks no model and no user."""
+"""Starts or connects to the MCP servers of `--mcp`, and calls their tools. It asks neither the model nor the user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stoker.cli.later import httpx2, mcp
 from stoker.errors import ConfigError, reason_of
 
 _START_S = 30.0
-"""Longest time until a server has said what it offers."""
+"""Maximum time until a server has started and listed its tools, in seconds."""
 _CALL_S = 60.0
 _CLOSE_S = 10.0
 _MAX_PAGES = 100
@@ -31,7 +31,7 @@ _MAX_RESULT_CHARS = 16_384
 
 
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One server, as an entry of `mcpServers` has it: a program, or an address."""
+    """How to reach one MCP server, as an entry of `mcpServers`: a program to start, or the URL of a running server."""
 
     command: str = ""
     args: list[str] = []
@@ -46,10 +46,10 @@ class _ServersFile(msgspec.Struct, frozen=True):
 
 
 def server_specs(given: Sequence[str]) -> dict[str, ServerSpec]:
-    """The servers behind the values of `--mcp`: an address, a file with `mcpServers`, or a command.
+    """The servers that the values of `--mcp` name, by name. A value is a URL, a file with `mcpServers`, or a command.
 
     Raises:
-        ConfigError: a value is empty, or a file that cannot be read.
+        ConfigError: a value is empty or not a command, or a file cannot be read or is not valid.
     """
     specs: dict[str, ServerSpec] = {}
     for value in given:
@@ -85,15 +85,16 @@ def _from_file(path: Path) -> dict[str, ServerSpec]:
 class _Tool:
     server: str
     name: str
-    """As the server calls it."""
+    """The server's own name of the tool."""
     definition: Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class Toolbox:
-    """The tools of all servers. Entering it starts the servers, leaving it ends them; in between they may be called.
+    """The tools of all MCP servers. Entering the toolbox starts the servers, leaving it ends them.
 
-    Its own thread runs an event loop, because a connection belongs to the task that opened it.
+    In between, tools can be called. A thread of its own runs an event loop with one task that opens and closes all
+    connections, because a connection belongs to the task that opened it.
     """
 
     specs: Mapping[str, ServerSpec]
@@ -106,15 +107,15 @@ class Toolbox:
 
     @property
     def definitions(self) -> list[Mapping[str, Any]]:
-        """The tools, in OpenAI's shape."""
+        """The definitions of all tools, in OpenAI's format."""
         return [tool.definition for tool in self._tools.values()]
 
     def server_of(self, name: str) -> str:
-        """The server that offers a tool."""
+        """The name of the server that offers a tool."""
         return self._tools[name].server
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """What a tool gives back, as text of bounded length; what goes wrong is a text, too, for the model to read."""
+        """Calls a tool and returns its result as text of bounded length. Errors become text, for the model to read."""
         assert self._loop is not None, "called inside of the block"
         tool = self._tools[name]
         asked = self._clients[tool.server].call_tool(tool.name, arguments)
@@ -123,7 +124,7 @@ class Toolbox:
             return _bounded(_text(future.result(_CALL_S + _CLOSE_S)))
         except TimeoutError:
             return f"error: the MCP server {tool.server} did not answer within {_CALL_S:g} s"
-        except Exception as error:  # noqa: BLE001  # of a program that is not ours; the conversation goes on
+        except Exception as error:  # noqa: BLE001  # any error of another program; the conversation goes on
             return _bounded(f"error: the MCP server {tool.server} failed: {_cause(error)}")
         finally:
             future.cancel()
@@ -132,7 +133,7 @@ class Toolbox:
         """Starts the servers.
 
         Raises:
-            ConfigError: one does not start, does not answer in time, or the package `mcp` is not installed.
+            ConfigError: a server does not start or answer in time, or the package `mcp` is not installed.
         """
         try:
             _ = mcp.Client
@@ -161,7 +162,7 @@ class Toolbox:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  # raised by `__enter__`, which waits for it
             if not self._started.done():
                 self._started.set_exception(error)
 
@@ -203,7 +204,7 @@ def _client(transport: Any) -> mcp.Client:
 
 
 async def _transport(stack: AsyncExitStack, spec: ServerSpec) -> object:
-    """The way to a server. What a program says on stderr is shown with `-v` only."""
+    """The transport to a server. The stderr of a program is shown with `-v` only."""
     if not spec.command:
         http = await stack.enter_async_context(httpx2.AsyncClient(headers=spec.headers, timeout=_CALL_S))
         return mcp.client.streamable_http.streamable_http_client(spec.url, http_client=http)
@@ -235,7 +236,7 @@ def _bounded(text: str) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """The first error of a group, in words."""
+    """The message of an error; of an exception group, that of its first error."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return f"{error}" or type(error).__name__

@@ -1,4 +1,4 @@
-"""`stoker models`: what can be asked for by name, and what lies on this disk."""
+"""`stoker models`: lists models that can be downloaded by name, and those on this disk."""
 
 from __future__ import annotations
 

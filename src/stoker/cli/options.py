@@ -1,6 +1,6 @@
-"""The options that several commands share, each declared once. Their meanings are those of the settings.
+"""Options that several commands share, each declared once. The help of a setting is its doc literal, see `meanings`.
 
-No option has a default here, and no setting is read.
+Options have no defaults here: a setting without its option comes from the environment, the file or its own default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def model_names(incomplete: str) -> list[str]:
-    """The names on this disk first, then the well-known ones that can be downloaded, if they begin like this."""
+    """Completions of a model name: names on this disk first, then well-known names that can be downloaded."""
     here = [name for found in discovery.discover_models(None) for name in found.names]
     known = [name for model in library.library().values() for name in model.names]
     return list(dict.fromkeys(name for name in (*here, *catalog.CATALOG, *known) if name.startswith(incomplete)))
@@ -69,7 +69,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class _Opt(NamedTuple):
-    """An option whose declaration says more than its type."""
+    """An option that needs more than a type: names, a metavar or a parser."""
 
     kind: Any
     names: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class _Opt(NamedTuple):
 
 
 def _layers(text: str) -> int | str:
-    """What `--gpu-layers` takes: a number, or `auto`."""
+    """Parses the value of `--gpu-layers`: a number, or `auto`."""
     if text == "auto":
         return text
     try:
@@ -88,7 +88,7 @@ def _layers(text: str) -> int | str:
 
 
 def _panel(panel: str, **options: Any) -> OptionGroup:
-    """Options of one section of the help: setting = type, or `_Opt`. Their meaning is that of the setting."""
+    """Options of one section (panel) of the help, as setting = type, or `_Opt`. The setting gives the help text."""
     given = {key: option if isinstance(option, _Opt) else _Opt(option) for key, option in options.items()}
     return {
         key: _option(opt.kind | None, panel, None, *opt.names, metavar=opt.metavar, parser=opt.parser)
@@ -244,7 +244,7 @@ BENCH: OptionGroup = {
     "json": _bench(Path, "File for all results, for `stoker bench compare`.", metavar="FILE"),
     "plot": _bench(Path, "File for a plot of the results (extra `bench`).", metavar="FILE"),
 }
-"""Options of the measurement, not settings, so these are left out when the configuration is loaded."""
+"""Options of a measurement. They are not settings, so the configuration is loaded without them."""
 FILE: OptionGroup = {
     "config": _option(
         Path | None,
@@ -253,7 +253,7 @@ FILE: OptionGroup = {
         metavar="FILE",
     ),
 }
-"""For every command that has settings."""
+"""The option that names the configuration file, for every command that has settings."""
 _GENERAL: OptionGroup = {
     "log_level": _option(
         LogLevel | None, "General", "Minimum level of log lines on stderr. [default: $STOKER_LOG_LEVEL, else warning]"
@@ -264,22 +264,22 @@ _GENERAL: OptionGroup = {
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The shared options that were given."""
+    """The shared options of one command line; `values` contains only options that were given."""
 
     config_file: Path | None
     values: Mapping[str, Any]
 
     def load(self, *, without: OptionGroup | None = None) -> settings.Config:
-        """The configuration under these flags.
+        """Loads the configuration, in which these flags override the environment and the file.
 
         Args:
-            without: options that are part of the request instead, and so win over what the model recommends.
+            without: options to leave out. Sampling options of a request then override what the model recommends.
         """
         values = {key: value for key, value in self.values.items() if key not in (without or {})}
         return settings.load_config(values, file=self.config_file)
 
     def engine_config(self, model: str) -> EngineConfig:
-        """The engine of one user who asks one thing at a time; the sampling flags are left to `sampling`."""
+        """Configuration of an engine for one user: `parallel` is 1 unless set. See `sampling` for sampling flags."""
         announce(model)
         config = self.load(without=SAMPLING)
         check_cache_dir(config.engine.kv_cache_dir)
@@ -287,7 +287,7 @@ class Flags:
         return msgspec.structs.replace(config.engine, model=model, parallel=parallel)
 
     def sampling(self) -> params.SamplingParams:
-        """What the flags say about one request.
+        """The sampling parameters of one request; those without a flag are None.
 
         Raises:
             InvalidInput: a value is out of its range.
@@ -296,10 +296,10 @@ class Flags:
 
 
 def check_cache_dir(folder: str) -> None:
-    """Says so before anything is computed, where the prefix cache could not be kept.
+    """Checks that the persistent prefix cache can be written, before anything is computed. Empty `folder` = no cache.
 
     Raises:
-        ConfigError: the folder is none, and cannot be made; or the object store does not answer.
+        ConfigError: the folder cannot be created or written, or the object store does not answer.
     """
     if not folder:
         return
@@ -316,10 +316,12 @@ def check_cache_dir(folder: str) -> None:
 def shared_options(
     *groups: OptionGroup, is_configured: bool = True, hidden: Collection[str] = ()
 ) -> Callable[[Callable[Concatenate[Flags, P], None]], Callable[P, None]]:
-    """Adds the options of these groups, and the general ones, to a command whose first parameter takes the `Flags`.
+    """A decorator that adds the options of these groups, and the general ones, to a command.
+
+    The command receives them as `Flags`, its first parameter.
 
     Args:
-        is_configured: some of them are settings, so the command takes a config file.
+        is_configured: whether some of them are settings, so that the command also takes `--config`.
         hidden: options that the command refuses with a reason; its help leaves them out.
     """
     every = (*groups, FILE, _GENERAL) if groups and is_configured else (*groups, _GENERAL)

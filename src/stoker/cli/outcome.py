@@ -1,4 +1,4 @@
-"""Runs the command line. Every error becomes one line in the same words, and an exit code."""
+"""Runs the command line, and turns every error into one line on stderr and a documented exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASONS = (
 
 
 def run() -> None:
-    """Does what the arguments of this process say.
+    """Runs the command that the arguments of this process name.
 
     Raises:
         SystemExit: always, with a documented code.
@@ -42,7 +42,7 @@ def run() -> None:
         say_error(error)
         raise SystemExit(exit_code(error)) from None
     except OSError as error:
-        # What was being done is not known here; `-v` shows where it was done.
+        # The error does not tell which operation failed; the traceback does (`-v`).
         named = "" if error.filename is None else f"{error.filename}: "
         refused = StokerError(f"operating system error: {named}{reason_of(error)}")
         refused.__cause__ = error
@@ -51,7 +51,7 @@ def run() -> None:
 
 
 def _say_usage_error(error: Any) -> int:
-    """Says what is wrong with the command line, and where to look; a missing command shows the help instead.
+    """Prints what is wrong with the command line, and which help to read. For a missing command, prints that help.
 
     Args:
         error: Click's `UsageError`.
@@ -69,7 +69,7 @@ def _say_usage_error(error: Any) -> int:
 
 
 def plain(message: str) -> str:
-    """The message without the words of the libraries below.
+    """The message of a usage error, without the jargon of the libraries that raise it.
 
     >>> plain("Invalid value for '--top-k': Input should be a valid integer, unable to parse string as an integer")
     '--top-k must be a whole number'

@@ -1,4 +1,4 @@
-"""Where a prompt comes from: an argument, standard input, or both. Either way it is valid Unicode afterwards."""
+"""Reads the prompt of a command from an argument, standard input, or both, and checks that it is valid Unicode."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from stoker.errors import InvalidInput
 
 MAX_PROMPT_BYTES = 64 * 2**20
 _QUIET_S = 2.0
-"""A pipe that gives nothing for so long is named, because the program looks as if it hung."""
+"""Time without input from a pipe, in seconds, after which a note says why the program looks as if it hung."""
 
 
 def given_prompt(argument: str | None) -> str | None:
-    """The prompt of a command line: the argument, standard input, or the argument and below it standard input.
+    """The prompt of a command: the argument, standard input, or the argument followed by standard input.
 
     Args:
         argument: PROMPT; None or `-` stands for standard input alone.
 
     Returns:
-        None if there is neither, and standard input is a terminal: the user wants a conversation.
+        The prompt. None if there is no argument and standard input is a terminal: the user wants a conversation.
 
     Raises:
-        InvalidInput: there is no prompt, or it cannot be used.
+        InvalidInput: there is no prompt, or it is empty, too large, or not valid Unicode.
     """
     stdin = cast("TextIO | None", sys.stdin)
     is_terminal = stdin is not None and stdin.isatty()
@@ -38,7 +38,7 @@ def given_prompt(argument: str | None) -> str | None:
 
 
 def _piped(stdin: TextIO) -> str:
-    """What is piped in beside the argument; it may be nothing."""
+    """The text that is piped in besides the argument; it may be empty."""
     _name_quiet_pipe(stdin)
     return _text_of(stdin)
 
@@ -46,17 +46,17 @@ def _piped(stdin: TextIO) -> str:
 def _name_quiet_pipe(stdin: TextIO) -> None:
     try:
         is_ready = bool(select.select([stdin], [], [], _QUIET_S)[0])
-    except (OSError, ValueError):  # no file of the operating system
+    except (OSError, ValueError):  # stdin is not a file of the operating system
         return
     if not is_ready:
         say("note: also reading standard input (add </dev/null if there is none)")
 
 
 def read_prompt() -> str:
-    """All of standard input, without the newline that `echo` puts behind it.
+    """All of standard input, without the newline that `echo` adds at the end.
 
     Raises:
-        InvalidInput: a terminal, closed, empty, too large, or not UTF-8.
+        InvalidInput: standard input is a terminal, closed, empty, too large, or not UTF-8.
     """
     stdin = cast("TextIO | None", sys.stdin)
     if stdin is None or stdin.isatty():
@@ -79,10 +79,10 @@ def _text_of(stdin: TextIO) -> str:
 
 
 def checked_text(text: str, where: str) -> str:
-    """The text, if it is one.
+    """Returns the text unchanged, if it can be a prompt. `where` names its source in messages.
 
     Raises:
-        InvalidInput: it is empty, or holds bytes that were no UTF-8.
+        InvalidInput: the text is empty, or contains bytes that were not UTF-8.
     """
     try:
         text.encode("utf-8")

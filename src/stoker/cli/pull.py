@@ -1,4 +1,4 @@
-"""`stoker pull`: brings a model onto this disk, ready to start."""
+"""`stoker pull`: downloads a model and packs its weights, so that it is ready to start."""
 
 from __future__ import annotations
 

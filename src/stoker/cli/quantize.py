@@ -53,7 +53,7 @@ def quantize(
         raise InvalidInput(f"{file} is the model itself; write to another file", parameter="file")
     gguf.read_gguf(source).close()
     if not logging.getLogger().isEnabledFor(logging.INFO):
-        # It names every matrix that gets another type, and says as an error what the exception says.
+        # libllama logs every matrix that gets another type, and an error with the text of the exception.
         logging.getLogger("stoker.llama").setLevel(logging.CRITICAL)
     part = file.with_name(f".{file.name}.part")
     try:

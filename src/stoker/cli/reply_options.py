@@ -1,4 +1,4 @@
-"""The options that say what an answer looks like, and how they are given to `LLM`."""
+"""Options for the form of an answer (JSON schema, reasoning, Markdown), and how they are passed to `LLM`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Plain = Annotated[
 
 
 def reply_options(schema: str | None = None, think: bool | None = None) -> ChatOptions:
-    """The options as keywords of `LLM.chat`.
+    """The options as keyword arguments of `LLM.chat`; None = not given.
 
     Raises:
-        InvalidInput: the schema cannot be read, or is no JSON object.
+        InvalidInput: the schema cannot be read, or is not a JSON object.
     """
     options: ChatOptions = {}
     if schema is not None:

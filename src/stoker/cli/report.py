@@ -1,4 +1,4 @@
-"""What the command line says about itself on stderr: errors in one line, exit codes, log lines."""
+"""Messages on stderr (notes, errors in one line, log lines) and exit codes. `cli.answer` writes answers to stdout."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EXIT_CODES = (
 
 
 def exit_code(error: StokerError) -> int:
-    """The exit code that stands for an error."""
+    """The exit code for an error."""
     if isinstance(error, InvalidInput | ConfigError):
         return USAGE
     return MODEL if isinstance(error, ModelError | ModelNotLoaded) else ERROR
 
 
 def say(text: str) -> None:
-    """One line to the user, never mixed into the answer on stdout; a terminal gets it broken between words."""
+    """Prints a message on stderr, apart from answers on stdout. On a terminal, long lines are wrapped between words."""
     print(_wrapped(text), file=sys.stderr, flush=True)
 
 
@@ -38,9 +38,9 @@ def _wrapped(text: str) -> str:
         return text
     try:
         width = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):  # it does not tell its size
+    except (OSError, ValueError):  # the terminal does not report its size
         return text
-    if width == 0:  # nor does this one, such as a terminal of a program
+    if width == 0:  # a terminal without a size, such as one that a program emulates
         return text
     return "\n".join(
         textwrap.fill(line, max(width, 20), break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
@@ -49,31 +49,31 @@ def _wrapped(text: str) -> str:
 
 
 def say_error(error: StokerError) -> None:
-    """One clear line; the traceback only for who asked for more with `-v`."""
+    """Prints an error as one line; at log level info or debug (`-v`), the traceback precedes it."""
     if logging.getLogger().isEnabledFor(logging.INFO):
         traceback.print_exception(error)
     say_failure(error.message)
 
 
 def say_failure(message: str) -> None:
-    """The one line in which every command says why it failed."""
+    """Prints the line with which every command reports why it failed: `error: …`."""
     say(f"{painted('error:', _RED)} {' '.join(message.split())}")
 
 
 def painted(text: str, color: str) -> str:
-    """The text in a color of ANSI terminals, if stderr is one and the user has nothing against colors (NO_COLOR)."""
+    """The text with ANSI codes for a color, if stderr is a terminal that shows colors and NO_COLOR is not set."""
     is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stderr.isatty()
     return f"\x1b[{color}m{text}\x1b[0m" if is_wanted else text
 
 
 def set_up_logging(level: str | None) -> None:
-    """Log lines go to stderr, those of child processes too.
+    """Sends log lines to stderr. `STOKER_LOG_LEVEL` is set, so that child processes log at the same level.
 
     Args:
-        level: not given = `STOKER_LOG_LEVEL`, else warnings and errors only.
+        level: minimum level, one of `LOG_LEVELS`. None = that of `STOKER_LOG_LEVEL`, else `warning`.
 
     Raises:
-        ConfigError: the environment names no such level.
+        ConfigError: `STOKER_LOG_LEVEL` is not one of `LOG_LEVELS`.
     """
     chosen = level or os.environ.get("STOKER_LOG_LEVEL") or "warning"
     if chosen.lower() not in LOG_LEVELS:

@@ -1,4 +1,4 @@
-"""`stoker run`: one prompt, one answer; without a prompt, on a terminal, a conversation."""
+"""`stoker run`: answers one prompt. On a terminal, without a prompt, it holds a conversation."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def run(
 def _check_conversation(options: Sequence[str], is_raw: bool) -> None:
     """
     Raises:
-        InvalidInput: one of the options is for a single answer, which needs a prompt.
+        InvalidInput: an option is for a single answer, which needs a prompt.
     """
     if options:
         raise InvalidInput(f"no prompt: --{options[0]} needs one, as PROMPT", parameter="prompt")

@@ -1,4 +1,4 @@
-"""`stoker search`: models by words of their names, among the well-known ones and on the hub."""
+"""`stoker search`: finds models by words of their names, among well-known models and on the Hugging Face hub."""
 
 from __future__ import annotations
 

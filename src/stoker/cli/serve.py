@@ -1,4 +1,4 @@
-"""`stoker serve`: models behind HTTP."""
+"""`stoker serve`: serves models over HTTP."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _serve(config: settings.Config, models: list[str], kept: logging.Handler | N
     named = [status.model_id for status in registry.statuses()]
 
     def on_ready(url: str) -> None:
-        spare.discard()  # there was nothing to load yet, or another program computes
+        spare.discard()  # not taken if there was no model to load yet, or llama-server or vLLM computes
         garbage.settle()
         found = [status.model_id for status in registry.statuses()]
         names = named or [name for name in [config.registry.models_dir] if name] or found

@@ -1,4 +1,4 @@
-"""What `stoker serve` says on a terminal while it runs: a line for each request, and how it stops."""
+"""Messages of `stoker serve` while it runs: when it is ready, a line for each request, and how it stops."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ACCESS = "stoker.server.access"
 
 @contextmanager
 def request_lines(kept: logging.Handler | None, *, is_json: bool) -> Generator[None]:
-    """Meanwhile requests are shown on a terminal and kept in the log, even if the level would leave them out.
+    """Within the block, request lines go to a terminal and to the log file, even if the log level excludes them.
 
-    With a file or a pipe as stderr, and in JSON, what stderr gets follows `--log-level` alone.
+    JSON lines, and lines to a stderr that is a file or a pipe, depend on `--log-level` alone.
 
     Args:
-        kept: of the log file; it hangs on the root logger too.
-        is_json: whether the server writes request lines as JSON; it takes them from the root logger then.
+        kept: handler of the log file, which is also a handler of the root logger; None = there is no log file.
+        is_json: whether the server writes request lines as JSON; they do not reach the root logger then.
     """
     access = logging.getLogger(_ACCESS)
     wanted = access.isEnabledFor(logging.INFO)
@@ -50,12 +50,12 @@ def _terminal() -> logging.Handler:
 
 
 def say_ready(names: list[str], url: str, *, keeps_cache: bool = True) -> None:
-    """What is served, and where; on a terminal also what to do with it.
+    """Prints which models are served, and where; on a terminal also how to use the server.
 
     Args:
-        names: of the models.
-        url: of the server.
-        keeps_cache: the prefix cache outlives a restart.
+        names: names of the models; empty = there is no model yet.
+        url: base URL of the server.
+        keeps_cache: whether the prefix cache survives a restart of the server.
     """
     if not names:
         say(f"ready at {url}, without a model: `stoker pull MODEL` downloads one, which is then served")
@@ -68,7 +68,7 @@ def say_ready(names: list[str], url: str, *, keeps_cache: bool = True) -> None:
 
 
 def say_stopping(num_requests: int) -> None:
-    """The server takes no more requests, and waits for those that run."""
+    """Prints that the server stops: it accepts no more requests, and waits for `num_requests` running ones."""
     if num_requests:
         still = "request still runs" if num_requests == 1 else "requests still run"
         say(f"\nstopping: {num_requests} {still} (Ctrl-C again to stop at once)")

@@ -1,4 +1,4 @@
-"""Asks a running server over HTTP, for the commands that take `--url`."""
+"""A client of a running Stoker server, for the commands that take `--url`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ USUAL_URL = "http://127.0.0.1:8080"
 _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 _TIMEOUT_S = 60.0
 _LONG_S = 600.0
-"""For what waits until a model is loaded or unloaded."""
+"""Timeout of requests that wait until a model is loaded or unloaded."""
 _SILENCE_S = 30.0
-"""A stream of events says something more often, if only that the server is there."""
+"""Timeout of reads from an event stream: a running server sends events more often, if only as a sign of life."""
 _MAX_BYTES = 32 << 20
 
 Url = Annotated[
@@ -47,14 +47,14 @@ ApiKey = Annotated[
 
 
 class ServerClient:
-    """One server.
+    """Sends requests to one server.
 
     Args:
-        url: its base URL; None = that of STOKER_URL, else of a server with the usual port on this machine.
-        api_key: None = that of the environment.
+        url: base URL, with or without `/v1`. None = `STOKER_URL`, else `USUAL_URL`.
+        api_key: None = `STOKER_ADMIN_KEY`, else the first key of `STOKER_API_KEY`, else no key.
 
     Raises:
-        InvalidInput: this is not a URL.
+        InvalidInput: `url` is not an HTTP URL.
     """
 
     def __init__(self, url: str | None, api_key: str | None = None) -> None:
@@ -72,26 +72,26 @@ class ServerClient:
         return self.send("GET", path)
 
     def post(self, path: str, body: dict[str, Any], *, is_long: bool = False) -> dict[str, Any]:
-        """Sends a JSON object; `is_long` for what waits for a model. Raises as `send`."""
+        """Sends a JSON object, and returns the reply's; `is_long` allows time to load a model. Raises as `send`."""
         return self.send("POST", path, body, _LONG_S if is_long else _TIMEOUT_S)
 
     def send(
         self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _TIMEOUT_S
     ) -> dict[str, Any]:
-        """One request.
+        """Sends one request.
 
         Returns:
-            The JSON object of the reply; an empty one if it has no body.
+            The JSON object of the reply; an empty one if the reply has no body.
 
         Raises:
-            StokerError: no server answers there, or it refuses; the message has its reason.
+            StokerError: no server answers, it refuses (the message has its reason), or the reply is no JSON object.
         """
         data = None if body is None else json.dumps(body).encode()
         with self._asking(method, path, data, timeout_s) as reply:
             return _object(reply.read(_MAX_BYTES))
 
     def events(self, path: str) -> Generator[tuple[str, dict[str, Any]]]:
-        """The server-sent events at this path, each with its name, until the server ends them. Raises as `send`."""
+        """Yields name and data of each server-sent event, until the server ends the stream. Raises as `send`."""
         with self._asking("GET", path, None, _SILENCE_S) as reply:
             name = ""
             while line := reply.readline(_MAX_BYTES):
@@ -121,7 +121,7 @@ class ServerClient:
 
 
 def _host(url: str) -> str | None:
-    """The host of an HTTP URL; None if it is not one."""
+    """The host of an HTTP URL; None if the text is not an HTTP URL."""
     try:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port
@@ -131,12 +131,12 @@ def _host(url: str) -> str | None:
 
 
 def _first_key(keys: str) -> str:
-    """Of NAME:KEY the key."""
+    """The key of the first entry of `NAME:KEY,…`; the name is optional."""
     return keys.partition(",")[0].rpartition(":")[2].strip()
 
 
 def _opener(host: str) -> urllib.request.OpenerDirector:
-    """No proxy stands between this process and its own machine."""
+    """Opens URLs without a proxy if `host` is this machine, else with the proxies of the environment."""
     proxies = [urllib.request.ProxyHandler({})] if host in _LOCAL else []
     return urllib.request.build_opener(*proxies)
 
@@ -152,7 +152,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """The message of an error body, in whichever dialect it is."""
+    """The message in the body of an error, in any API's format."""
     try:
         about = _object(error.read(_MAX_BYTES)).get("error")
     except StokerError:

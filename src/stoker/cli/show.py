@@ -1,4 +1,4 @@
-"""`stoker show`: what a model is, from its file, from the table of well-known models, or from a server."""
+"""`stoker show`: prints facts about a model, from its file, the library of well-known models, or a server."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def _preset(preset: presets.Preset) -> dict[str, Any]:
 def _base(name: str) -> dict[str, Any]:
     path, known = _path_of(name), library.known_model(name)
     if path is None and known is None:
-        path = store.resolve(name)  # a path, or what says why not
+        path = store.resolve(name)  # a path, or an error that says why there is none
     return {**(_known(known) if known else {}), **(_file(path) if path else {"here": False})}
 
 
 def _path_of(name: str) -> Path | None:
-    """Where it lies, if it is here already."""
+    """The path of a model's file, if it is on this disk."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -116,7 +116,7 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _devices() -> dict[str, list[str]]:
-    """The GPUs that libllama finds here, by name and memory; nothing if there are none."""
+    """The GPUs that libllama finds on this machine, with name and memory; an empty dict if there are none."""
     from stoker.backends.llama import gpus_by_child
 
     try:

@@ -1,4 +1,4 @@
-"""Tables on stdout, as good for `grep` and `awk` as for eyes; the same as JSON for programs."""
+"""Prints tables on stdout, for readers as well as for `grep` and `awk`, or the same values as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns are separated by at least two blanks and as wide as their longest cell."""
+    """Prints a table whose columns are as wide as their longest cell, with two spaces between them."""
     table = [header, *rows]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     for row in table:
@@ -22,17 +22,17 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value, indented."""
+    """Prints a value as indented JSON."""
     write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_rows(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], *, is_json: bool) -> None:
-    """Rows of values by key.
+    """Prints rows as a table, or as JSON.
 
     Args:
-        columns: key to heading, in the order of the table; JSON has all keys of the rows.
-        rows: the values; a table shows them by `shown`.
-        is_json: as a JSON list of objects instead.
+        columns: key -> heading, in the order of the table. JSON contains all keys of the rows.
+        rows: key -> value; in a table, `shown` formats the values.
+        is_json: whether to print a JSON list of objects instead of a table.
     """
     listed = list(rows)
     if is_json:
@@ -42,7 +42,7 @@ def print_rows(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], *,
 
 
 def shown(key: str, value: Any) -> str:
-    """A value as a cell: sizes in bytes with their unit, `-` for what is not known.
+    """A value as text of a table cell. A key that ends with `_bytes` gets a unit; `-` stands for an unknown value.
 
     >>> shown("size_bytes", 98362432), shown("context", 8192), shown("can", ["chat"]), shown("x", None)
     ('98 MB', '8192', 'chat', '-')
@@ -63,7 +63,7 @@ def shown(key: str, value: Any) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes for people, in decimal units as download pages have them.
+    """A number of bytes as text, in decimal units (MB, GB) as on download pages.
 
     >>> size(1.5e9), size(98362432), size(300_000)
     ('1.5 GB', '98 MB', '0.3 MB')

@@ -1,4 +1,4 @@
-"""Shows what a model thinks before it answers: dimmed, on stderr, and only on a terminal. The answer goes elsewhere."""
+"""Shows the reasoning of a model: dimmed, on stderr, and only on a terminal. It does not write the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def spoken(stream: TextStream) -> Iterator[str]:
-    """The text of the answer, piece by piece; thoughts that come before it are shown."""
+    """Yields the text of the answer, piece by piece. Reasoning is shown on stderr instead, if that is a terminal."""
     is_shown = sys.stderr.isatty()
     dim, plain = ("", "") if os.environ.get("NO_COLOR") else (_DIM, _PLAIN)
     is_thinking = False

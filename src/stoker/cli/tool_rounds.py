@@ -1,4 +1,4 @@
-"""An answer that may call tools: the model asks, the user agrees, the result goes back, until there is an answer."""
+"""Answers with tools: the model calls a tool, the user agrees, the model gets the result, until it answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stoker.text.messages import Message
 
 MAX_ROUNDS = 10
-"""Most times that one question of the user leads to calls."""
+"""Maximum number of rounds of tool calls for one question of the user."""
 _MAX_SHOWN_CHARS = 300
 
 MCP = Annotated[
@@ -37,14 +37,14 @@ Yes = Annotated[bool, typer.Option("--yes", rich_help_panel="Tools", help="Call 
 
 
 def open_toolbox(servers: Sequence[str], *, is_agreed: bool) -> mcp_servers.Toolbox:
-    """The tools of these MCP servers, not started yet.
+    """The toolbox of these MCP servers. They start when the toolbox is entered.
 
     Args:
         servers: values of `--mcp`.
-        is_agreed: the user has agreed to all calls.
+        is_agreed: whether the user has agreed to all calls in advance.
 
     Raises:
-        ConfigError: a value names no server, or there is no terminal to ask the user on.
+        ConfigError: a value names no server, or there is no terminal on which the user can be asked.
     """
     if not is_agreed and not _has_terminal():
         raise ConfigError(
@@ -54,11 +54,11 @@ def open_toolbox(servers: Sequence[str], *, is_agreed: bool) -> mcp_servers.Tool
 
 
 class ToolRounds:
-    """Answers questions with tools.
+    """Answers the questions of one conversation with tools.
 
     Args:
-        toolbox: open.
-        agrees_to_all: the user need not be asked.
+        toolbox: a toolbox that has been entered.
+        agrees_to_all: whether tools are called without asking the user, who can also agree to all calls later.
     """
 
     def __init__(self, toolbox: mcp_servers.Toolbox, *, agrees_to_all: bool) -> None:
@@ -72,13 +72,13 @@ class ToolRounds:
         said: list[Message],
         ask: Callable[[Sequence[Any], ChatOptions], Completion],
     ) -> None:
-        """Has a conversation answered.
+        """Has the model answer, and calls its tools, until it answers without a call or after `MAX_ROUNDS` rounds.
 
         Args:
-            messages: the conversation.
-            options: keywords of `LLM.chat`, without tools.
-            said: what the model and the tools add to the conversation; one that is interrupted is as long as it came.
-            ask: shows one answer of the model, and appends it to `said`.
+            messages: the conversation so far, with the question.
+            options: keyword arguments of `LLM.chat`, without tools.
+            said: receives the messages of the model and of the tools; after an interruption, those that came before.
+            ask: generates and shows one answer of the model, and appends it to `said`.
         """
         with_tools: ChatOptions = {**options, "tools": self._toolbox.definitions}
         try:
@@ -113,7 +113,7 @@ class ToolRounds:
 
 
 def _drop_unanswered(said: list[Message]) -> None:
-    """Takes the last calls back if they have not all a result, as when the user stops between two of them."""
+    """Removes the last message with calls unless all have results: the user may interrupt between two calls."""
     for index in range(len(said) - 1, -1, -1):
         if said[index].tool_calls:
             if len(said) - 1 - index < len(said[index].tool_calls):
@@ -127,6 +127,6 @@ def _has_terminal() -> bool:
 
 
 def _shown(text: str) -> str:
-    """On one line, and not too long."""
+    """The text on one line, cut off after `_MAX_SHOWN_CHARS` characters."""
     line = json.dumps(text, ensure_ascii=False)[1:-1] if "\n" in text else text
     return line if len(line) <= _MAX_SHOWN_CHARS else f"{line[:_MAX_SHOWN_CHARS]}…"

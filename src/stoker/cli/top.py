@@ -1,4 +1,4 @@
-"""`stoker top`: what the engines of a running server do, on a terminal."""
+"""`stoker top`: shows on a terminal what the engines of a running server do."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _print(state: dict[str, Any]) -> None:
 
 def _follow(client: ServerClient, path: str) -> None:
     events = client.events(path)
-    first = next(events)  # an error here is one of the command, and not of a server that was there
+    first = next(events)  # an error here ends the command; an error of a stream that has begun is shown
     with rich.live.Live(screen=True, auto_refresh=False) as live:
         try:
             state = _shown(live, {}, *first)

@@ -1,4 +1,4 @@
-"""What `stoker top` shows: the state of `/engine/events` after each event, and a screen of it."""
+"""The screen of `stoker top`: keeps the state of `/engine/events` after each event, and draws it. It asks no server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLORS = {"decode": "green", "prompt": "blue", "restoring": "cyan", "queued": "
 
 
 def applied(state: State, name: str, event: State) -> State:
-    """The state after an event."""
+    """The state after an event of `/engine/events`; the given state is not changed."""
     if name == "hello":
         return {**event, "engines": [], "t": 0.0}
     if name == "snapshot":
@@ -46,7 +46,7 @@ def _patched(items: list[State], changes: State) -> list[State]:
 
 
 def screen(state: State) -> RenderableType:
-    """All of it, one engine below the other."""
+    """The whole state as a screen, one engine below the other."""
     parts: list[RenderableType] = [_head(state)]
     if state.get("error"):
         parts.append(Text(state["error"], style="bold red"))
@@ -76,7 +76,7 @@ def _head(state: State) -> Text:
 
 
 def rates(engines: list[State], t: float) -> tuple[float, float]:
-    """Tokens a second in the last seconds: written, and of prompts."""
+    """Tokens per second in the `_RATE_S` seconds before `t`: generated tokens, and prompt tokens."""
     recent = [step for engine in engines for step in engine["steps"] if step[1] >= t - _RATE_S]
     return sum(step[5] + step[8] for step in recent) / _RATE_S, sum(step[6] for step in recent) / _RATE_S
 

@@ -1,4 +1,4 @@
-"""`stoker transcribe`: writes down what is said in recordings."""
+"""`stoker transcribe`: converts recorded speech to text with a Whisper model."""
 
 from __future__ import annotations
 

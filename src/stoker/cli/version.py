@@ -1,4 +1,4 @@
-"""`stoker version`: which versions are at work."""
+"""`stoker version`: shows versions for bug reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GGUF models as ONNX folders."""
+"""Exports GGUF models as ONNX folders."""
 
 from stoker.export.export import ExportReport, WrittenAs, export_model
 from stoker.export.options import ExportOptions

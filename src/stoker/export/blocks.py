@@ -1,11 +1,11 @@
-"""GGML's block types as integer codes with a scale, and perhaps an offset, for each block: the same numbers, unpacked.
+"""Unpacks GGML's quantized blocks: integer codes with a scale, and for some types an offset, for each block.
 
 ```
 weight = (code - zero_point) * scale + offset           zero_point = half of the code's range, the same in all blocks
 ```
 
-The layouts are those of `ggml-common.h` and `dequantize_row_*` in llama.cpp. Nothing is rounded here, but for the last
-bit of a float32 offset.
+The layouts are those of `ggml-common.h` and `dequantize_row_*` in llama.cpp. Nothing is rounded here, except for the
+last bit of a float32 offset.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Integers: TypeAlias = NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """What `MatMulNBits` is told of a matrix."""
+    """The form of a quantized matrix, as `MatMulNBits` needs it."""
 
     bits: int
-    """Of a code: 4 or 8."""
+    """Number of bits of a code: 4 or 8."""
     size: int
-    """Weights in a block: 16 or 32."""
+    """Number of weights in a block: 16 or 32."""
     has_offsets: bool
 
     @property
@@ -39,14 +39,14 @@ class BlockShape:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Some rows of a matrix, taken apart."""
+    """Some rows of a matrix, unpacked into codes, scales and offsets."""
 
     codes: Bytes
-    """Shape `(rows, blocks, size)`, one code a byte."""
+    """Codes, shape `(rows, blocks, size)`, one code in each byte."""
     scales: F32
-    """Shape `(rows, blocks)`."""
+    """Scale of each block, shape `(rows, blocks)`."""
     offsets: F32 | None
-    """Shape `(rows, blocks)`, if the shape has offsets."""
+    """Offset of each block, shape `(rows, blocks)`; None if the type has no offsets."""
 
     def weights(self, zero_point: int) -> F32:
         """The weights themselves, shape `(rows, columns)`."""
@@ -58,15 +58,15 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """One of GGML's types: what it becomes, and how."""
+    """One of GGML's block types: the form that it becomes, and the function that unpacks it."""
 
     shape: BlockShape
     block_bytes: int
     unpack: Callable[[Bytes], tuple[Integers, F32, F32 | None]]
-    """Blocks as they lie in the file, shape `(blocks, block_bytes)` -> signed codes around zero, scales, offsets."""
+    """Blocks as in the file, shape `(blocks, block_bytes)` -> signed codes around zero, scales, offsets."""
 
     def blocks(self, raw: Bytes) -> Blocks:
-        """Takes rows apart.
+        """Unpacks rows.
 
         Args:
             raw: shape `(rows, bytes of a row)`.
@@ -145,7 +145,7 @@ def _q5_k(raw: Bytes) -> tuple[Integers, F32, F32]:
 
 
 def _scales_and_minima(raw: Bytes) -> tuple[F32, F32]:
-    """Six bits each, of eight blocks in twelve bytes: four bytes of scales, four of minima, four with both's rest."""
+    """Scales and minima of eight blocks, six bits each: four bytes of scales, four of minima, four with the rest."""
     scales, minima, rest = raw[:, 4:8], raw[:, 8:12], raw[:, 12:16]
     return (
         _half(raw, 0) * np.concatenate((scales & 63, (rest & 15) | ((scales >> 2) & 48)), axis=-1),
@@ -161,7 +161,7 @@ def _q6_k(raw: Bytes) -> tuple[Integers, F32, None]:
 
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.int16)
 _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.int16)
-"""Twice what the four bits stand for."""
+"""Twice the values that the four bits stand for, so that all are integers."""
 
 
 def _iq4_nl(raw: Bytes) -> tuple[Integers, F32, None]:
@@ -194,4 +194,4 @@ BLOCK_TYPES: Mapping[str, BlockType] = {
     "IQ4_XS": BlockType(BlockShape(8, 32, has_offsets=False), 136, _iq4_xs),
     "MXFP4": BlockType(BlockShape(8, 32, has_offsets=False), 17, _mxfp4),
 }
-"""Types of the native executor that are no plain numbers and can be exported, by GGML's name."""
+"""GGML's name -> type, for the quantized types of the native executor that can be exported."""

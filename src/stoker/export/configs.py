@@ -1,4 +1,4 @@
-"""The small JSON files of a model folder: what Hugging Face's libraries and onnxruntime-genai want to be told."""
+"""The configuration files (JSON) of a model folder, for Hugging Face's libraries and onnxruntime-genai."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _CLASSES = {
     "seed_oss": ("SeedOssForCausalLM", "seed_oss"),
     "smollm3": ("SmolLM3ForCausalLM", "smollm3"),
 }
-"""By GGUF's name of the architecture: the class in transformers, and its `model_type`."""
+"""GGUF's name of the architecture -> the class in transformers, and its `model_type`."""
 _ROLES = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "pad": "pad_token"}
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the files say, from several sources."""
+    """The facts about a model that the files contain, from several sources."""
 
     spec: DecoderSpec
     options: ExportOptions
@@ -48,15 +48,15 @@ class Facts:
     special: SpecialTokens
     chat_template: str | None
     sampling: SamplingParams
-    """What the model recommends."""
+    """The sampling parameters that the model recommends."""
     rope_base: float
 
 
 def check_described(spec: DecoderSpec) -> None:
-    """Whether the graphs that are written here can say what the model does.
+    """Checks that an exported graph can express what the model does.
 
     Raises:
-        ModelUnsupported: they cannot.
+        ModelUnsupported: it cannot.
     """
     if spec.architecture not in _CLASSES:
         raise ModelUnsupported(f"the architecture `{spec.architecture}` can be run, but not exported")
@@ -102,7 +102,7 @@ def generation_config_json(facts: Facts) -> Mapping[str, JSON]:
 
 
 def genai_config_json(facts: Facts) -> Mapping[str, JSON]:
-    """`genai_config.json`: how onnxruntime-genai finds its way in the graph."""
+    """`genai_config.json`: the graph's inputs and outputs, token ids and search settings, for onnxruntime-genai."""
     spec, is_fused = facts.spec, facts.options.attention == "gqa"
     inputs = {IDS: IDS, MASK: MASK, **({} if is_fused else {POSITIONS: POSITIONS})}
     ids = _token_ids(facts)
@@ -149,7 +149,7 @@ def genai_config_json(facts: Facts) -> Mapping[str, JSON]:
 
 
 def tokenizer_config_json(facts: Facts) -> Mapping[str, JSON]:
-    """`tokenizer_config.json`: roles of tokens, what goes around a prompt, and the chat template."""
+    """`tokenizer_config.json`: roles of tokens, whether BOS and EOS are added to a prompt, and the chat template."""
     special, vocabulary = facts.special, facts.vocabulary
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -174,7 +174,7 @@ def _without_id(token: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def _token_ids(facts: Facts) -> Mapping[str, JSON]:
-    """All ids that end an answer, the model's own EOS first; padding is one of them if the model has none."""
+    """BOS, EOS and padding. EOS is all ids that end an answer, the model's own first; padding defaults to the first."""
     ids = facts.special.ids
     ends = sorted(facts.special.eog_ids, key=lambda token_id: (token_id != ids.get("eos"), token_id))
     return {

@@ -1,4 +1,4 @@
-"""A whole decoder as a graph: token ids, mask and cache in, logits and the longer cache out."""
+"""Builds a whole decoder as a graph: token ids, attention mask and KV cache in, logits and extended KV cache out."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "l
 
 
 def build_decoder(spec: DecoderSpec, matrices: Matrices, options: ExportOptions, context_size: int) -> Graph:
-    """The graph of a model; no weight is read yet.
+    """The graph of a model. It contains norms and biases, but no matrix is read yet.
 
     Args:
         spec: the model.
-        matrices: what its matrices become.
-        options: what was chosen.
-        context_size: longest sequence, in tokens.
+        matrices: chooses the form of each matrix.
+        options: what the user chose.
+        context_size: maximum length of a sequence, in tokens.
     """
     return _Decoder(spec, matrices, options, context_size).build()
 
@@ -57,7 +57,7 @@ class _Decoder:
         return PlainAttention(graph, spec, heads, self._operators, context_size=context_size, **where)
 
     def build(self) -> Graph:
-        """Appends everything.
+        """Appends all nodes, and returns the graph.
 
         ```
         x -> norm -> attention -> + -> norm -> feed-forward -> + -> norm of the next layer, or of the head -> …
@@ -98,6 +98,6 @@ class _Decoder:
 
 
 def _there(part: _Part | None) -> _Part:
-    """What every layer has in the architectures that can be exported."""
+    """The part, which is never None in the architectures that can be exported."""
     assert part is not None
     return part

@@ -1,4 +1,4 @@
-"""From a GGUF model to a folder with the same model as ONNX, and everything that its users look for beside it."""
+"""Exports a GGUF model as a folder with the same model in ONNX, its tokenizer and its configuration files."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ from stoker.text.vocabulary import build_tokenizer
 
 _TEMPLATE = "tokenizer.chat_template"
 _MAX_CONTEXT = 1 << 24
-"""Far above every model; the tables of rotations are in the file."""
+"""Maximum context size, in tokens: far above every model. It bounds the rotation tables, which are in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAs:
-    """What some matrices of the same type have become."""
+    """How the matrices of one type were written."""
 
     type: str
-    """GGML's."""
+    """GGML's name of the type."""
     form: str
-    """In words."""
+    """The form of the matrices in the export, in words."""
     count: int
     relative_error: float
-    """The root of the mean squared rounding error, in roots of the mean square of the weights; 0 = exact."""
+    """Root mean square of the rounding errors, divided by the root mean square of the weights; 0 = exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """What was written."""
+    """What an export has written."""
 
     folder: Path
     context_size: int
-    """Longest sequence, in tokens."""
+    """Maximum length of a sequence, in tokens."""
     num_bytes: int
-    """Of all files."""
+    """Size of all files together."""
     matrices: tuple[WrittenAs, ...]
 
 
@@ -81,20 +81,20 @@ def export_model(
 
     Args:
         path: a GGUF file; of a split model the first part.
-        folder: where to; made if it is missing.
-        options: how.
-        force: the folder need not be empty; files of the same names are replaced.
-        progress: told how many bytes are written; it is closed at the end.
+        folder: the folder to write; it is created if missing.
+        options: how to write the model. None = the defaults.
+        force: whether the folder may contain files; those of the same names are replaced.
+        progress: receives the number of bytes written; it is closed at the end.
 
     Raises:
         ModelUnsupported: the architecture, or something in the model, cannot be exported.
         ModelFileInvalid: the model contradicts itself.
-        ModelFileNotFound: it, or a part of it, is not there.
+        ModelFileNotFound: the file, or a part of the model, does not exist.
         InvalidInput: the folder is not empty or cannot be written, or an option makes no sense.
         ResourceExhausted: the disk is full. The folder is left as it was.
     """
     options, progress = options or ExportOptions(), progress or NoProgress()
-    # Closed by the garbage collector: while an error travels, its traceback still holds views into them.
+    # The garbage collector closes the files: while an error propagates, its traceback still holds views into them.
     files = [read_gguf(part) for part in part_paths(path)]
     facts, matrices, graph = _read(files, options)
     with closing(progress), filled_folder(folder, force=force) as target:
@@ -109,7 +109,7 @@ def export_model(
 
 
 def _read(files: Sequence[GGUFFile], options: ExportOptions) -> tuple[Facts, Matrices, Graph]:
-    """Everything that can be refused is refused here, before a folder is touched."""
+    """Reads the model and builds its graph. A model is refused here if possible, before the folder is touched."""
     first, parts = files[0], ModelParts(files)
     try:
         check_supported(files)
@@ -176,16 +176,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def filled_folder(folder: Path, *, force: bool) -> Generator[Path]:
-    """A folder to write to, whose files are moved into `folder` at the end if nothing was raised.
+    """Yields a temporary folder to write to. Its files are moved into `folder` at the end, unless an error is raised.
 
-    `model.onnx` goes last, and an old one first: so whenever it is there, everything else belongs to it.
+    An old `model.onnx` is deleted first and the new one is moved last: while it exists, all files belong to it.
 
     Args:
-        folder: where the files shall lie; made if it is missing.
-        force: other files may be there already; those of the same names are replaced.
+        folder: where the files are in the end; it is created if missing.
+        force: whether `folder` may already contain files; those of the same names are replaced.
 
     Raises:
-        InvalidInput: there is something else, or it cannot be written to.
+        InvalidInput: `folder` is a file, is not empty, or cannot be written.
         ResourceExhausted: the disk is full.
     """
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]

@@ -1,4 +1,4 @@
-"""Attention by ONNX Runtime's `GroupQueryAttention`, which rotates, appends in place and masks by itself."""
+"""Attention with ONNX Runtime's `GroupQueryAttention`, which rotates (RoPE), appends in place and masks by itself."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _ROTATED_GRANULE = 16
 
 
 class FusedAttention:
-    """Satisfies `Attention`. All of it is computed in the type of keys and values.
+    """Satisfies `Attention`. Everything is computed in the data type of the KV cache.
 
     Args:
-        graph: is appended to.
+        graph: the graph that nodes are appended to.
         spec: the model.
         heads: its queries, keys and values.
-        mask: name of the attention mask: ones, and behind them zeros, of shape `(batch, total)`.
-        context_size: positions that can be rotated.
+        mask: name of the attention mask, of shape `(batch, total)`: ones, followed by zeros.
+        context_size: number of positions in the rotation tables.
 
     Raises:
-        ModelUnsupported: a rotation that the operator cannot do.
+        ModelUnsupported: the operator cannot do a rotation of the model.
     """
 
     def __init__(self, graph: Graph, spec: DecoderSpec, heads: Heads, *, mask: str, context_size: int) -> None:
@@ -69,13 +69,13 @@ class FusedAttention:
         return self._graph.cast(x, self._heads.dtype, f"{x}.narrow")
 
     def _last_positions(self, mask: str) -> str:
-        """Of each sequence, int32."""
+        """The last position of each sequence, int32."""
         lengths = self._graph.node("ReduceSum", [mask, self._graph.ints(1)], "lengths", keepdims=0)
         last = self._graph.node("Sub", [lengths, self._graph.ints(1)], "last_positions")
         return self._graph.cast(last, np.int32, "last_positions.int32")
 
     def _longest(self, mask: str) -> str:
-        """Of all sequences, an int32 without dimensions."""
+        """The length of the longest sequence, an int32 scalar."""
         shape = self._graph.node("Shape", [mask], "mask.shape")
         longest = self._graph.node("Gather", [shape, self._graph.constant(np.array(1))], "longest", axis=0)
         return self._graph.cast(longest, np.int32, "longest.int32")

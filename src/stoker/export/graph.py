@@ -1,4 +1,4 @@
-"""A graph under construction: nodes, constants, inputs and outputs. It knows ONNX, but no model."""
+"""An ONNX graph under construction: nodes, constants, inputs and outputs. It knows no model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CONTRIB = "com.microsoft"
 _OPSETS = {"": 21, CONTRIB: 1}
 _IR_VERSION = 10
 _INLINE_BYTES = 1024
-"""Constants below this stand in the graph itself: shapes must, and the others are not worth a place in the file."""
+"""Constants of fewer bytes are stored in the graph itself: shapes must be, others need no place in the data file."""
 
 
 class Graph:
-    """Collects nodes in order. A tensor is its name, and most nodes are named after their first output."""
+    """Collects nodes in order. A tensor is represented by its name, and a node is named after its first output."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -29,11 +29,11 @@ class Graph:
         self._inline: list[onnx.TensorProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.initializers: dict[str, Initializer] = {}
-        """What lies outside of the graph, by name."""
+        """Name -> tensor that is stored outside of the graph, in the data file."""
         self.used = set[str]()
-        """Tensors that some node takes."""
+        """Names of tensors that are the input of some node."""
         self.sources: list[Source] = []
-        """What makes the bytes of those."""
+        """The sources of the bytes of `initializers`."""
 
     def node(
         self, op: str, inputs: Sequence[str], output: str | Sequence[str], *, domain: str = "", **attributes: Any
@@ -47,15 +47,15 @@ class Graph:
         return outputs[0]
 
     def contrib(self, op: str, inputs: Sequence[str], output: str | Sequence[str], **attributes: Any) -> str:
-        """The same with an operator of ONNX Runtime's own."""
+        """As `node`, with one of ONNX Runtime's own operators."""
         return self.node(op, inputs, output, domain=CONTRIB, **attributes)
 
     def cast(self, x: str, dtype: type[np.generic], output: str) -> str:
-        """The same numbers in another type."""
+        """Converts a tensor to another data type."""
         return self.node("Cast", [x], output, to=_element(np.dtype(dtype)))
 
     def constant(self, value: NDArray[Any], name: str | None = None) -> str:
-        """An array; equal ones without a name of their own are there once."""
+        """Adds an array as a constant. Without a name, it must be small, and equal arrays are added once."""
         key = (str(value.dtype), value.shape, value.tobytes() if value.nbytes < _INLINE_BYTES else b"")
         if name is None:
             assert value.nbytes < _INLINE_BYTES
@@ -69,15 +69,15 @@ class Graph:
         return chosen
 
     def ints(self, *values: int) -> str:
-        """A vector of int64, as shapes and axes are."""
+        """Adds a constant vector of int64, for shapes and axes."""
         return self.constant(np.array(values, dtype=np.int64))
 
     def scalar(self, value: float) -> str:
-        """A float32."""
+        """Adds a constant float32 scalar."""
         return self.constant(np.array(value, dtype=np.float32))
 
     def add(self, source: Source) -> None:
-        """Takes the tensors that a source makes; a second time is nothing new."""
+        """Adds the tensors of a source. A source that was added before is ignored."""
         if any(known is source for known in self.sources):
             return
         self.sources.append(source)
@@ -86,18 +86,18 @@ class Graph:
             self.initializers[tensor.name] = tensor
 
     def alias(self, tensor: Initializer) -> str:
-        """A tensor that has the bytes of another one."""
+        """Adds a tensor that has the bytes of another one, and returns its name."""
         assert tensor.same_bytes_as is not None
         self.initializers[tensor.name] = tensor
         return tensor.name
 
     def input(self, name: str, dtype: type[np.generic], dims: Sequence[str | int]) -> str:
-        """Declares an input; named dimensions are free."""
+        """Declares an input. A dimension with a name can have any size."""
         self._inputs.append(helper.make_tensor_value_info(name, _element(np.dtype(dtype)), list(dims)))
         return name
 
     def output(self, name: str, dtype: type[np.generic], dims: Sequence[str | int]) -> str:
-        """Declares an output that some node has."""
+        """Declares an output, which must be an output of some node."""
         self._outputs.append(helper.make_tensor_value_info(name, _element(np.dtype(dtype)), list(dims)))
         return name
 
@@ -107,7 +107,7 @@ class Graph:
         Args:
             name: of the graph.
             producer: name and version of the program.
-            external: what `initializers` has become.
+            external: `initializers` with their places in the data file, see `external_tensor`.
         """
         graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, [*self._inline, *external])
         opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS.items()]
@@ -117,7 +117,7 @@ class Graph:
 
 
 def external_tensor(tensor: Initializer, location: str, offset: int) -> onnx.TensorProto:
-    """Where a tensor lies in another file."""
+    """A reference to a tensor in the file `location`, at `offset` bytes."""
     proto = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=_element(tensor.dtype))
     proto.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(tensor.num_bytes))):

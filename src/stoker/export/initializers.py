@@ -1,4 +1,4 @@
-"""Tensors that a graph will hold: their shapes are known at once, their bytes are made when they are written."""
+"""Constant tensors of a graph: their shapes are known at once, their bytes are computed when they are written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Initializer:
     dims: tuple[int, ...]
     dtype: np.dtype[Any]
     same_bytes_as: Initializer | None = None
-    """It lies where another one lies, and differs in its dimensions only."""
+    """The tensor whose bytes this one shares, with other dimensions. None = this one has its own bytes."""
 
     @property
     def num_bytes(self) -> int:
@@ -27,23 +27,23 @@ class Initializer:
 
 
 Piece: TypeAlias = tuple[Initializer, int, NDArray[Any]]
-"""Which one, the first byte in it, and the elements that belong there."""
+"""A part of a tensor: the tensor, the offset in it in bytes, and the elements that belong there."""
 
 
 class Source(Protocol):
-    """Makes the bytes of some initializers, once."""
+    """Computes the bytes of some initializers, when they are written."""
 
     @property
     def initializers(self) -> tuple[Initializer, ...]: ...
 
     def pieces(self) -> Iterator[Piece]:
-        """Every byte of every one, in any order; of the right type, little-endian."""
+        """Yields all bytes of all initializers, in any order, in the right data type, little-endian."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraySource:
-    """Satisfies `Source` with an array that is in memory already."""
+    """Satisfies `Source` with an array that is already in memory."""
 
     name: str
     array: NDArray[Any]

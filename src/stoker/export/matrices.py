@@ -1,4 +1,4 @@
-"""What each matrix of a model becomes: which tensors it needs in the graph, and how their bytes are made."""
+"""The form of each matrix in an exported model: which tensors it needs in the graph, and how their bytes are made."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _U8, _F16, _F32 = np.dtype("<u1"), np.dtype("<f2"), np.dtype("<f4")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockMatrix:
-    """Integer codes in blocks, for `MatMulNBits` and `GatherBlockQuantized`. Satisfies `Source`.
+    """A matrix of integer codes in blocks, for `MatMulNBits` and `GatherBlockQuantized`. Satisfies `Source`.
 
     ```
     codes        (rows, blocks, bytes of a block)    two codes a byte if they have 4 bits, the first one in its low half
     scales       (rows, blocks)
-    zero_points  (rows, bytes)                       only of rounded ones with 4 bits, packed alike
+    zero_points  (rows, bytes)                       only if weights are rounded to 4 bits; packed like codes
     offsets      (blocks, rows)                      for the product with the sums of the input's blocks
     ```
     """
@@ -34,17 +34,17 @@ class BlockMatrix:
     rows: Rows
     shape: BlockShape
     error: RoundingError | None = None
-    """What rounding costs, known when the bytes have been made; None = nothing is rounded."""
+    """The rounding error, complete when the bytes have been made; None = nothing is rounded."""
 
     @property
     def form(self) -> str:
-        """In words."""
+        """The form in words, for the report."""
         more = " with offsets" if self.shape.has_offsets else ""
         return f"{self.shape.bits} bits in blocks of {self.shape.size}{more}"
 
     @property
     def blocks(self) -> int:
-        """In a row."""
+        """Number of blocks in a row."""
         return self.rows.num_columns // self.shape.size
 
     @property
@@ -98,7 +98,7 @@ class BlockMatrix:
 
 
 def _packed(codes: Bytes, bits: int) -> Bytes:
-    """Codes as bytes; an odd last one of 4 bits gets a byte of its own."""
+    """Codes packed into bytes; with 4 bits, the last code of an odd number gets a byte of its own."""
     if bits == 8:
         return codes
     if codes.shape[-1] % 2:
@@ -108,19 +108,19 @@ def _packed(codes: Bytes, bits: int) -> Bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FloatMatrix:
-    """Plain numbers. Satisfies `Source`."""
+    """A matrix of floating-point numbers. Satisfies `Source`."""
 
     name: str
     rows: Rows
     dtype: np.dtype[np.float16] | np.dtype[np.float32]
     is_table: bool
-    """Rows lie in order, to be looked up; otherwise they are the columns, as `MatMul` wants them."""
+    """Whether rows are stored as rows, for lookups. Otherwise, they are stored as columns, as `MatMul` needs them."""
     error: RoundingError | None = None
-    """What rounding costs, known when the bytes have been made; None = nothing is rounded."""
+    """The rounding error, complete when the bytes have been made; None = nothing is rounded."""
 
     @property
     def form(self) -> str:
-        """In words."""
+        """The form in words, for the report."""
         return f"float{8 * self.dtype.itemsize}"
 
     @property
@@ -157,7 +157,7 @@ class FloatMatrix:
 
 @dataclass(slots=True)
 class Matrices:
-    """Chooses what the matrices of one model become, each once."""
+    """Chooses the form of the matrices of one model, once for each matrix."""
 
     parts: ModelParts
     kind: WeightKind
@@ -166,12 +166,12 @@ class Matrices:
     )
 
     def of(self, name: str, linears: tuple[Linear, ...], *, is_table: bool = False) -> BlockMatrix | FloatMatrix:
-        """What these matrices, one on top of the other, become.
+        """The form of these matrices, stacked into one.
 
         Args:
-            name: of its tensors in the graph.
-            linears: of one type, with equally long rows.
-            is_table: rows of it are looked up.
+            name: how the names of its tensors in the graph begin.
+            linears: matrices of one type, with rows of the same length.
+            is_table: whether its rows are looked up.
         """
         if linears not in self.chosen:
             rows = Rows(self.parts, linears)
@@ -195,30 +195,30 @@ class Matrices:
 
 BLOCK = 32
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
-"""How much of a block's range is covered: cutting its ends off can make the steps in it so much finer."""
+"""Fractions of a block's range that rounding tries to cover: without the ends of the range, its steps are finer."""
 
 
 @dataclass(slots=True)
 class RoundingError:
-    """Grows with every block that is rounded."""
+    """The rounding error of a matrix, which grows with every part that is rounded."""
 
     squares: float = 0.0
     """Sum of the squares of all weights."""
     squared_errors: float = 0.0
 
     def add(self, weights: F32, rounded: F32) -> None:
-        """Counts some weights in."""
+        """Adds the errors of some weights."""
         self.squares += float(np.square(weights, dtype=np.float64).sum())
         self.squared_errors += float(np.square(weights - rounded, dtype=np.float64).sum())
 
     @property
     def relative(self) -> float:
-        """The root of the mean squared error, in roots of the mean square of the weights."""
+        """Root mean square of the errors, divided by the root mean square of the weights."""
         return (self.squared_errors / self.squares) ** 0.5 if self.squares else 0.0
 
 
 def round_to_8_bits(weights: F32) -> tuple[Blocks, None]:
-    """Symmetric: the largest weight of a block becomes 127 steps.
+    """Rounds symmetrically to 8 bits: the largest magnitude in a block becomes 127 steps.
 
     Args:
         weights: shape `(rows, columns)`, columns a multiple of `BLOCK`.
@@ -230,7 +230,7 @@ def round_to_8_bits(weights: F32) -> tuple[Blocks, None]:
 
 
 def round_to_4_bits(weights: F32) -> tuple[Blocks, Bytes]:
-    """Sixteen steps between about the smallest and the largest weight of a block; 0 stays 0.
+    """Rounds to 4 bits: sixteen values between about the smallest and the largest weight of a block; 0 stays 0.
 
     Args:
         weights: shape `(rows, columns)`, columns a multiple of `BLOCK`.
@@ -246,7 +246,7 @@ def round_to_4_bits(weights: F32) -> tuple[Blocks, Bytes]:
         scales = (high - low) * np.float32(shrink / 15)
         zeros = np.clip(np.rint(-low * np.float32(shrink) / _nonzero(scales)), 0, 15)
         steps = _codes(blocks, scales, zeros) - zeros[..., None]
-        # With the codes as they are, this scale leaves the smallest error.
+        # For these codes, this scale has the smallest squared error.
         scales = (blocks * steps).sum(axis=-1) / _nonzero(np.square(steps).sum(axis=-1))
         error = np.square(steps * scales[..., None] - blocks).sum(axis=-1)
         is_better = error < best_error

@@ -12,23 +12,23 @@ from stoker.export.graph import Graph, external_tensor
 
 MODEL_NAME, DATA_NAME = "model.onnx", "model.onnx.data"
 _ALIGNMENT = 4096
-"""Of large tensors, so that they can be mapped; and of small ones too, because there are few of them."""
+"""Alignment of tensors in bytes, so that large ones can be memory-mapped. Small ones are few, so it costs little."""
 
 
 def write_model(
     graph: Graph, folder: Path, *, name: str, producer: tuple[str, str], advance: Callable[[int], None]
 ) -> None:
-    """Writes both files; one chunk of one matrix is in memory at a time, or one matrix that must be turned.
+    """Writes both files. One chunk of a matrix is in memory at a time, or one matrix that must be transposed.
 
     Args:
-        graph: finished.
-        folder: exists, and has neither file.
-        name: of the graph.
+        graph: a finished graph.
+        folder: an existing folder with neither file.
+        name: name of the graph.
         producer: name and version of this program.
-        advance: told how many more bytes are written.
+        advance: called with the number of bytes of each write.
 
     Raises:
-        OSError: the disk is full, or something else is wrong with it. There is no `model.onnx` then.
+        OSError: the disk is full, or the files cannot be written. `model.onnx` is not complete then.
     """
     offsets, num_bytes = _layout(graph)
     with (folder / DATA_NAME).open("wb") as file:
@@ -51,13 +51,13 @@ def write_model(
 
 
 def num_bytes_of(graph: Graph) -> int:
-    """How much `write_model` will tell `advance` in all."""
+    """The number of bytes that `write_model` reports to `advance` in total."""
     offsets, _ = _layout(graph)
     return sum(graph.initializers[name].num_bytes for name in offsets)
 
 
 def _layout(graph: Graph) -> tuple[dict[str, int], int]:
-    """Where each tensor begins that has bytes of its own, and how long the file is."""
+    """The offset of each tensor that has its own bytes, and the size of the data file, in bytes."""
     offsets, end = dict[str, int](), 0
     for name, tensor in graph.initializers.items():
         if tensor.same_bytes_as is None:
@@ -67,7 +67,7 @@ def _layout(graph: Graph) -> tuple[dict[str, int], int]:
 
 
 def _reserve(file: int, num_bytes: int) -> None:
-    """Takes the room at once: a disk that is too small says so now, and not after minutes of work."""
+    """Allocates the whole file at once, so that a disk that is too small fails now, and not after minutes of work."""
     reserve = getattr(os, "posix_fallocate", None)
     if reserve is not None and num_bytes:
         reserve(file, 0, num_bytes)

@@ -1,4 +1,4 @@
-"""The small steps between matrices: norms, activations, caps; in ONNX's own operators, or in ONNX Runtime's."""
+"""The steps between matrix products: norms, activations, soft caps, with ONNX's operators or ONNX Runtime's own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stoker.export.rows import vector
 
 
 class Operators:
-    """Appends them to a graph.
+    """Appends norms, activations and other small steps to a graph.
 
     Args:
-        graph: is appended to.
-        parts: where weights of norms lie.
-        eps: of all norms.
-        is_plain: nothing but ONNX's own operators.
+        graph: the graph that nodes are appended to.
+        parts: the model's files, with the weights of norms.
+        eps: epsilon of all norms.
+        is_plain: whether to use only ONNX's own operators.
     """
 
     def __init__(self, graph: Graph, parts: ModelParts, *, eps: float, is_plain: bool) -> None:
@@ -38,7 +38,7 @@ class Operators:
         return graph.node("Mul", [graph.node("Div", [x, root], f"{name}.unit"), weight], name)
 
     def add_and_norm(self, x: str, y: str, norm: Norm, name: str) -> tuple[str, str]:
-        """`x + y`, and the norm of that."""
+        """`x + y`, and the norm of the sum."""
         total = f"{name}.sum"
         if self._is_plain:
             self._graph.node("Add", [x, y], total)
@@ -58,7 +58,7 @@ class Operators:
         return graph.node("Mul", [active, up], f"{name}.gated")
 
     def softcap(self, x: str, cap: float, name: str) -> str:
-        """`cap * tanh(x / cap)`; nothing if `cap` is 0."""
+        """`cap * tanh(x / cap)`; `x` itself if `cap` is 0."""
         if not cap:
             return x
         graph = self._graph
@@ -66,7 +66,7 @@ class Operators:
         return graph.node("Mul", [graph.node("Tanh", [small], f"{name}.tanh"), graph.scalar(cap)], name)
 
     def scaled(self, x: str, factor: float, name: str) -> str:
-        """`factor * x`; nothing if that is 1."""
+        """`factor * x`; `x` itself if `factor` is 1."""
         return x if factor == 1 else self._graph.node("Mul", [x, self._graph.scalar(factor)], name)
 
     def _weight(self, norm: Norm, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a person may choose about an export. Whether a model can be had like that is decided elsewhere."""
+"""The options of an export. Whether a model can be exported with them is decided elsewhere."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class ExportOptions:
     """How a model is written; the defaults are what ONNX Runtime computes fastest and most exactly on CPUs."""
 
     attention: AttentionKind = "gqa"
-    """`gqa`: ONNX Runtime's fused `GroupQueryAttention` and its companions. `plain`: operators of ONNX alone, but for
+    """`gqa`: ONNX Runtime's fused operators, such as `GroupQueryAttention`. `plain`: ONNX's own operators, except for
     quantized matrices."""
     kv_type: KVType = "f32"
-    """Of keys and values, in and out."""
+    """KV cache data type of the graph's inputs and outputs."""
     weights: WeightKind = "keep"
-    """`keep`: the numbers of the file. `int4`, `int8`: at most so many bits, rounded where that is less."""
+    """Data type of the weights. `keep`: the exact values of the file. `int4`, `int8`: at most 4 or 8 bits, rounded if
+    necessary. `f16`, `f32`: floating-point numbers."""
     activations: ActivationKind = "int8"
-    """What the inputs of quantized matrices are rounded to, block by block; `f32`: they are not, which is slow."""
+    """What the inputs of quantized matrices are rounded to, block by block. `f32`: no rounding, which is slow."""
     context_size: int | None = None
-    """Longest sequence that can be computed, in tokens; None = what the model was trained with."""
+    """Maximum length of a sequence, in tokens; None = the context length that the model was trained with."""

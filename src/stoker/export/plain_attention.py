@@ -1,4 +1,4 @@
-"""Attention in ONNX's own operators, step by step: any runtime computes it, none computes it fast."""
+"""Attention in ONNX's own operators, step by step: every runtime can compute it, but none computes it fast."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from stoker.export.graph import Graph
 from stoker.export.operators import Operators
 
 _HIDDEN = float(np.finfo(np.float32).min)
-"""Finite, so that a padded row, which sees nothing, is no NaN."""
+"""Bias of a masked score. It is finite, so that a padded row, all of whose scores are masked, does not become NaN."""
 
 
 class PlainAttention:
-    """Satisfies `Attention`. Padding may stand anywhere: positions are given.
+    """Satisfies `Attention`. Padding may be anywhere, because positions are an input of the graph.
 
     Args:
-        graph: is appended to.
+        graph: the graph that nodes are appended to.
         spec: the model.
         heads: its queries, keys and values.
         operators: for the soft cap.
         ids: name of the token ids, `(batch, new)`.
         mask: name of the attention mask, `(batch, total)`.
         positions: name of the positions, `(batch, new)`.
-        context_size: positions that can be rotated.
+        context_size: number of positions in the rotation tables.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PlainAttention:
         """See `Attention`.
 
         ```
-        query   (batch, kv heads, group, new, head size)     group: the query heads that share one of keys and values
+        query   (batch, kv heads, group, new, head size)     group: the query heads that share one KV head
         key     (batch, kv heads, 1, head size, total)
         scores  (batch, kv heads, group, new, total)
         ```
@@ -86,7 +86,7 @@ class PlainAttention:
         return self._graph.node("Unsqueeze", [x, self._graph.ints(2)], f"{x}.shared")
 
     def _extended(self, index: int, key: str, value: str) -> list[str]:
-        """Past and new ones, as outputs of the graph, and in float32 for what follows."""
+        """Keys and values, past and new: declared as outputs of the graph, and returned in float32."""
         graph, dtype, found = self._graph, self._heads.dtype, list[str]()
         outputs = self._heads.present(index)
         for past, new, present in zip(self._heads.past(index), (key, value), outputs, strict=True):
@@ -97,7 +97,7 @@ class PlainAttention:
         return found
 
     def _rotated(self, x: str, layer: Layer) -> str:
-        """Turns the pairs of each head, of shape `(batch, new, heads, head size)`."""
+        """Rotates the pairs of each head (RoPE), of shape `(batch, new, heads, head size)`."""
         graph, rope = self._graph, self._spec.ropes[layer.rope]
         cos, sin = self._rotations[layer.rope]
         still = self._spec.heads.size - rope.dim
@@ -122,7 +122,7 @@ class PlainAttention:
         return graph.node("Concat", [turned, *rest], f"{x}.rotated", axis=-1) if rest else turned
 
     def _indices(self, ids: str, mask: str) -> tuple[str, str]:
-        """Where keys and queries stand in the whole sequence, padding included: `(total)` and `(new, 1)`."""
+        """Indices of keys `(total)` and queries `(new, 1)` in the whole sequence, padding included."""
         graph, one = self._graph, self._graph.constant(np.array(1))
         zero = graph.constant(np.array(0))
         new = graph.node("Gather", [graph.node("Shape", [ids], "ids.shape"), one], "new", axis=0)
@@ -133,12 +133,12 @@ class PlainAttention:
         return keys, graph.node("Unsqueeze", [queries, graph.ints(1)], "queries.rows")
 
     def _tokens(self, mask: str) -> str:
-        """Which keys are no padding, `(batch, 1, 1, 1, total)`."""
+        """Whether each key is a token and not padding, of shape `(batch, 1, 1, 1, total)`."""
         wide = self._graph.node("Unsqueeze", [mask, self._graph.ints(1, 2, 3)], "mask.of_scores")
         return self._graph.cast(wide, np.bool_, "mask.is_token")
 
     def _bias(self, window: int | None) -> str:
-        """What is added to scores: nothing, or so much less than everything that nothing is left."""
+        """The mask of a window size, to be added to scores: 0 where a query sees a key, else `_HIDDEN`."""
         if window not in self._biases:
             graph, name = self._graph, "bias" if window is None else f"bias.{window}"
             seen = graph.node("LessOrEqual", [self._keys, self._queries], f"{name}.is_before")

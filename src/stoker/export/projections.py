@@ -1,4 +1,4 @@
-"""Products with the model's matrices, and rows of its table of embeddings, in whatever form a matrix has."""
+"""Products with the model's matrices, and lookups in its embedding table, for every form that a matrix can have."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from stoker.export.options import ActivationKind
 from stoker.export.rows import same_type, vector
 
 _ACCURACY_LEVELS: Mapping[ActivationKind, int] = {"f32": 1, "int8": 4}
-"""What `MatMulNBits` calls it."""
+"""Precision of the inputs -> attribute `accuracy_level` of `MatMulNBits`."""
 
 
 class Projections:
-    """Appends them to a graph.
+    """Appends products and lookups to a graph.
 
     Args:
-        graph: is appended to.
-        parts: where biases lie.
-        matrices: what each matrix becomes.
-        activations: what the inputs of `MatMulNBits` are rounded to; libllama and the native executor take int8, too.
-        is_plain: nothing but ONNX's own operators where there is no `MatMulNBits`.
+        graph: the graph that nodes are appended to.
+        parts: the model's files, with the biases.
+        matrices: chooses the form of each matrix.
+        activations: what the inputs of `MatMulNBits` are rounded to; libllama and the native executor use int8, too.
+        is_plain: whether to use only ONNX's own operators, except for quantized matrices.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Projections:
         self._float_tables: dict[str, str] = {}
 
     def packed(self, x: str, linears: Sequence[Linear], name: str) -> str:
-        """`weight @ x + bias` of some matrices, behind one another."""
+        """`weight @ x + bias` of some matrices, concatenated in the last dimension."""
         if same_type(self._parts, linears):
             return self._product(x, tuple(linears), name)
         single = [self._product(x, (linear,), f"{name}.{index}") for index, linear in enumerate(linears)]
@@ -57,11 +57,11 @@ class Projections:
         return list(names)
 
     def head(self, x: str, linear: Linear, name: str, *, is_tied: bool) -> str:
-        """Logits, by the table of embeddings if that is tied."""
+        """The logits. `is_tied` says that the embedding table is the output matrix, too."""
         return self._product(x, (linear,), name, is_table=is_tied)
 
     def embedding(self, ids: str, linear: Linear, name: str) -> str:
-        """Rows of a table, float32."""
+        """The rows of the embedding table for token ids, in float32."""
         table = self._matrices.of(name, (linear,), is_table=True)
         self._graph.add(table)
         if isinstance(table, FloatMatrix):
@@ -136,7 +136,7 @@ class Projections:
         return graph.node("Add", [product, rest], name)
 
     def _block_sums(self, x: str, matrix: BlockMatrix) -> str:
-        """The sum of each block of the input: what its offset is multiplied with."""
+        """The sum of each block of the input, by which the offset of the weights' block is multiplied."""
         graph, key = self._graph, (x, matrix.shape.size)
         if key not in self._sums:
             shape = graph.ints(0, 0, matrix.blocks, matrix.shape.size)
@@ -155,7 +155,7 @@ class Projections:
         return self._graph.node("MatMul", [x, turned], name)
 
     def _as_float(self, matrix: FloatMatrix) -> str:
-        """Float32; ONNX Runtime does that once, when it loads the model."""
+        """The weights in float32. ONNX Runtime converts them once, when it loads the model."""
         name = matrix.weight.name
         if matrix.dtype == np.float32:
             return name

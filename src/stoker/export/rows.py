@@ -1,4 +1,4 @@
-"""Rows of a model's matrices as they lie in its file, some at a time. What they become is decided elsewhere."""
+"""Reads the rows of a model's matrices from its files, some at a time. Their exported form is decided elsewhere."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _CHUNK_WEIGHTS = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Matrices of one type and with equally long rows, one on top of the other."""
+    """Matrices of one type, with rows of the same length, stacked into one."""
 
     parts: ModelParts
     linears: tuple[Linear, ...]
 
     @property
     def type(self) -> str:
-        """GGML's name of it."""
+        """GGML's name of the type."""
         return self.parts.tensors[self.linears[0].weight].type.name
 
     @property
@@ -35,7 +35,7 @@ class Rows:
         return self.linears[0].num_columns
 
     def chunks(self) -> Iterator[tuple[int, Bytes]]:
-        """The number of the first row, and the packed bytes of some rows, shape `(rows, bytes of a row)`."""
+        """Yields some rows at a time: index of the first row, and packed bytes of shape `(rows, bytes of a row)`."""
         step, first = max(1, _CHUNK_WEIGHTS // self.num_columns), 0
         for linear in self.linears:
             data = np.frombuffer(self.parts.tensor_data(linear.weight), dtype=np.uint8)
@@ -46,21 +46,21 @@ class Rows:
             first += linear.num_rows
 
     def floats(self) -> Iterator[tuple[int, F32]]:
-        """The number of the first row, and the weights of some rows, shape `(rows, columns)`."""
+        """Yields some rows at a time: index of the first row, and weights of shape `(rows, columns)`."""
         for row, raw in self.chunks():
             yield row, dequantized(self.type, raw)
 
 
 def same_type(parts: ModelParts, linears: Sequence[Linear]) -> bool:
-    """They can stand on top of each other."""
+    """Whether these matrices can be stacked: they have one type, and rows of the same length."""
     return len({(parts.tensors[linear.weight].type.name, linear.num_columns) for linear in linears}) == 1
 
 
 def dequantized(type_name: str, raw: Bytes) -> F32:
-    """The weights in packed rows, of any type that the native executor knows.
+    """The weights in packed rows of a float type or of one of `BLOCK_TYPES`.
 
     Args:
-        type_name: GGML's.
+        type_name: GGML's name of the type.
         raw: shape `(rows, bytes of a row)`.
     """
     raw = np.ascontiguousarray(raw)
@@ -75,5 +75,5 @@ def dequantized(type_name: str, raw: Bytes) -> F32:
 
 
 def vector(parts: ModelParts, name: str, first: int, size: int) -> F32:
-    """A copy of some elements of a vector."""
+    """A copy of `size` elements of a vector tensor, from index `first` on."""
     return parts.floats(name)[first : first + size].copy()

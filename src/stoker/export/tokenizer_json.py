@@ -1,9 +1,9 @@
-"""A vocabulary as Hugging Face's `tokenizer.json`, which `tokenizers` and everything built on it reads.
+"""Converts a vocabulary to Hugging Face's `tokenizer.json`, which `tokenizers` and everything built on it reads.
 
-It gives the same tokens as `text.vocabulary`, with these exceptions, which that format cannot say: characters that only
-the newest Unicode knows may be cut otherwise; bytes that have no token are gone before words are merged, not after;
-merges whose parts are no tokens are left out; and of two merges of equal score the one of the token with the smaller id
-goes first, not the one that stands farther left.
+It gives the same tokens as `text.vocabulary`, with exceptions that the format cannot express: characters that only the
+newest Unicode defines may be split differently; bytes without a token are dropped before words are merged, not after;
+merges whose parts are not tokens are left out; and of two merges with the same score, that of the token with the
+smaller id comes first, not the leftmost one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _SPELLINGS = {
     r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])": "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
     "'(?:[stmd]|re|ve|ll)": "'s|'t|'re|'ve|'m|'ll|'d",
 }
-"""The letter is the same, but onnxruntime-genai knows expressions by their spelling and has no engine for others."""
+"""Pattern -> equivalent in usual spelling: onnxruntime-genai recognizes patterns by spelling, and runs no others."""
 
 JSON: TypeAlias = Mapping[str, "JSON"] | list["JSON"] | str | int | float | bool | None
 
 
 def tokenizer_json(vocabulary: Vocabulary, special: SpecialTokens) -> JSON:
-    """The whole file.
+    """The content of the whole file.
 
     Args:
-        vocabulary: as the model's file has it.
-        special: what is special about its tokens.
+        vocabulary: the vocabulary of the model's file.
+        special: special tokens and attributes of tokens.
 
     Raises:
-        ModelUnsupported: a vocabulary of word pieces, which no decoder has.
+        ModelUnsupported: the vocabulary consists of word pieces (WordPiece), which no decoder uses.
     """
     if vocabulary.model == "bert":
         raise ModelUnsupported("vocabularies of word pieces cannot be exported")
@@ -51,7 +51,7 @@ def tokenizer_json(vocabulary: Vocabulary, special: SpecialTokens) -> JSON:
 
 
 def added_token(vocabulary: Vocabulary, special: SpecialTokens, token_id: int) -> Mapping[str, JSON]:
-    """A token that is looked for before a text is cut into words."""
+    """The entry of a token that is found in a text before the text is split into words."""
     attribute = special.attributes[token_id]
     return {
         "id": token_id,
@@ -109,7 +109,7 @@ def _scored(vocabulary: Vocabulary, special: SpecialTokens, token_ids: Mapping[s
 
 
 def _scored_merges(vocabulary: Vocabulary, token_ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """All ways to put a token together from two others, the token with the best score first."""
+    """All ways to merge two tokens into a third one, the token with the best score first."""
     scores = vocabulary.scores or [0.0] * len(vocabulary.tokens)
     for text in sorted(token_ids, key=lambda text: -scores[token_ids[text]]):
         if " " in text:
@@ -157,7 +157,7 @@ def _spaces_back(*, strips_first: bool) -> JSON:
 
 
 def _post_processor(vocabulary: Vocabulary, special: SpecialTokens, rule: WordRule | None) -> JSON:
-    """Puts BOS in front and EOS behind, if the model wants them."""
+    """Adds BOS at the beginning and EOS at the end, if the model needs them."""
     front = [special.ids["bos"]] if special.adds_bos else []
     back = [special.ids["eos"]] if special.adds_eos else []
     if not front and not back:

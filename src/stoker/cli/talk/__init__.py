@@ -1,1 +1,1 @@
-"""A conversation in the terminal, in parts: what was said, what is typed, what is shown, and what is kept."""
+"""A conversation in the terminal, in parts: messages, keyboard input, output on the screen, commands, and storage."""

@@ -1,4 +1,4 @@
-"""The lines of a conversation that begin with a slash."""
+"""The slash commands of a conversation in the terminal, such as `/set` and `/model`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class _Command(NamedTuple):
 
 
 def is_command(message: str) -> bool:
-    """Whether a message is a command; one that begins with two slashes is text, and so is a path."""
+    """Whether a message is a command. One that begins with `//` is text, and so is a path such as `/etc/hosts`."""
     return _COMMAND.fullmatch(message) is not None
 
 
 def as_text(message: str) -> str:
-    """What is sent for a message that is no command: `//` at its beginning stands for one slash."""
+    """The text that the model gets for a message that is not a command: `//` at its beginning becomes one slash."""
     return message[1:] if message.startswith("//") else message
 
 
 def obey(talk: Talk, message: str) -> None:
-    """Does what a command says; what is wrong with it is told."""
+    """Runs a command. Errors are printed, and the conversation goes on."""
     found = _COMMAND.fullmatch(message)
     assert found is not None, "it is a command"
     word = found["word"].lower()
@@ -76,7 +76,7 @@ def _system(talk: Talk, rest: str) -> None:
 
 
 def _set(talk: Talk, rest: str) -> None:
-    """Sets and shows one thing. Ollama's words do, too: `/set parameter seed 1`, `/set system …`, `/set verbose`."""
+    """Sets and shows a setting. Ollama's forms work too: `/set parameter seed 1`, `/set system …`, `/set verbose`."""
     name, _, value = rest.removeprefix("parameter ").partition(" ")
     match name:
         case "":
@@ -143,7 +143,7 @@ def _parameter(name: str) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    """`-` takes a setting back; several stop strings have commas between them."""
+    """The value in a text: `-` or nothing resets the setting (None), and commas separate several stop strings."""
     kind = _kinds()[_parameter(name)]
     if text in ("", "-"):
         return None
@@ -157,7 +157,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def _kinds() -> Mapping[str, Callable[[str], Any]]:
-    """The sampling parameters that a line can set, with how its text becomes their value."""
+    """The sampling parameters that `/set` can set -> the function that converts text to the parameter's value."""
     hints = {name: get_args(hint)[0] for name, hint in get_type_hints(SamplingParams).items() if get_args(hint)}
     numbers: dict[str, Callable[[str], Any]] = {name: kind for name, kind in hints.items() if kind in (int, float)}
     return {**numbers, "stop": tuple}
@@ -238,5 +238,5 @@ COMMANDS: Mapping[str, _Command] = {
     "tokens": _Command(_tokens, "/tokens", "show how much of the context is used"),
     "exit": _Command(_exit, "/exit", "leave"),
 }
-"""By word."""
+"""Word after the slash -> command, in the order of `/help`."""
 _OTHER_WORDS = {"?": "help", "quit": "exit", "bye": "exit", "q": "exit", "new": "clear", "reset": "clear"}

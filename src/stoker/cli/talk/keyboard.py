@@ -1,4 +1,4 @@
-"""What the user says next: typed with a history and keys for several lines, or read from a pipe."""
+"""Reads the user's messages: typed with an input history and keys for several lines, or read from a pipe."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Keyboard:
     """Reads messages from standard input.
 
     Args:
-        words: what can be completed with the Tab key.
-        keeps_history: what is typed is remembered for the next session.
+        words: returns the words that the Tab key completes.
+        keeps_history: whether typed messages are stored for the next session.
     """
 
     def __init__(self, words: Callable[[], Sequence[str]], *, keeps_history: bool = True) -> None:
         self._ask = _asking(words, keeps_history=keeps_history)
 
     def next_message(self) -> str | None:
-        """A line, or several between triple quotes, without blanks around it; None = nothing more.
+        """The next message, stripped: a line, or several lines between triple quotes. None at the end of the input.
 
         Raises:
-            InvalidInput: it is not UTF-8.
+            InvalidInput: the input is not UTF-8.
         """
         line = self._line(_PROMPT)
         if line is None or not line.startswith(_BLOCK):
@@ -68,7 +68,7 @@ def _asking(words: Callable[[], Sequence[str]], *, keeps_history: bool) -> Calla
 
 
 def read_line(prompt: str) -> str:
-    """One line of stdin. The prompt is for a terminal, and never goes to stdout, which is for answers.
+    """Reads one line of stdin. On a terminal, the prompt is shown on stderr, because stdout is for answers.
 
     Raises:
         EOFError: there are no more lines.
@@ -95,7 +95,7 @@ def _typed(words: Callable[[], Sequence[str]], *, keeps_history: bool) -> Callab
 
 
 def completer(words: Callable[[], Sequence[str]]) -> prompt_toolkit.completion.Completer:
-    """Completes a line that begins like one of the words."""
+    """A completer for lines that begin like one of the words."""
     return prompt_toolkit.completion.WordCompleter(lambda: list(words()), sentence=True)
 
 

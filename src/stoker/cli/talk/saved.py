@@ -1,4 +1,4 @@
-"""Where conversations and the history of the keyboard are kept between two sessions."""
+"""Stores conversations and the input history between two sessions, in the user's state folder."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from stoker.cli.talk.turns import Turns
 from stoker.errors import InvalidInput
 
 LAST = "last"
-"""The name under which the last conversation on a terminal is kept."""
+"""The name under which the last conversation on a terminal is stored."""
 _NAME = re.compile(r"[\w][\w.-]{0,99}")
 _MAX_BYTES = 64 << 20
 
 
 def state_dir() -> Path:
-    """`STOKER_STATE_DIR` if set, else the platform's folder for what an application remembers."""
+    """The folder for state between sessions: `STOKER_STATE_DIR` if set, else the platform's user state folder."""
     chosen = os.environ.get("STOKER_STATE_DIR")
     return Path(chosen).expanduser() if chosen else platformdirs.user_state_path("stoker")
 
 
 def history_file() -> Path:
-    """What was typed, for the arrow keys. Its folder exists; only its user may read it.
+    """The file of the input history, for the arrow keys. It is created if missing, readable for its user only.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     path = state_dir() / "chat" / "history"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -37,10 +37,10 @@ def history_file() -> Path:
 
 
 def save(name: str, turns: Turns, model: str) -> Path:
-    """Writes a conversation; one of the same name is replaced.
+    """Writes a conversation and returns its path; a conversation of the same name is replaced atomically.
 
     Raises:
-        InvalidInput: it cannot have this name, or the folder cannot be written.
+        InvalidInput: the name is not allowed, or the file cannot be written.
     """
     path = _path(name)
     replacement = path.with_name(f".{path.name}.{os.getpid()}")
@@ -55,10 +55,10 @@ def save(name: str, turns: Turns, model: str) -> Path:
 
 
 def load(name: str) -> Turns:
-    """A conversation that was saved.
+    """Reads a saved conversation.
 
     Raises:
-        InvalidInput: there is none of this name, or it cannot be read.
+        InvalidInput: there is no conversation of this name, or its file cannot be read.
     """
     path = _path(name)
     try:
@@ -73,7 +73,7 @@ def load(name: str) -> Turns:
 
 
 def names() -> list[str]:
-    """Of all saved conversations."""
+    """The names of all saved conversations, in alphabetical order."""
     return sorted(path.stem for path in (state_dir() / "chat").glob("*.json"))
 
 

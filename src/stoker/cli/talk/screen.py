@@ -1,4 +1,4 @@
-"""Shows an answer while it comes: as it is, or as rendered Markdown on a terminal."""
+"""Shows an answer while it is streamed: as plain text, or as rendered Markdown on a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_screen() -> bool:
 
 
 def show_answer(pieces: Iterable[str], *, is_markdown: bool) -> None:
-    """Writes the pieces to stdout as they come; an answer without text writes nothing."""
+    """Writes the pieces to stdout as they arrive. An answer without pieces writes nothing."""
     coming = iter(pieces)
     for first in coming:
         show = _show_markdown if is_markdown else write_answer
@@ -30,10 +30,10 @@ def show_answer(pieces: Iterable[str], *, is_markdown: bool) -> None:
 
 
 def blocks(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """The text in blocks that can be rendered alone: paragraphs, lists, whole code blocks.
+    """Splits Markdown into blocks that can be rendered alone: paragraphs, lists, whole code blocks.
 
     Yields:
-        The block as far as it has come, and whether it is complete.
+        The current block as far as it has arrived, and whether it is complete.
 
     >>> list(blocks(["a", "\\n\\nb"]))
     [('a', False), ('a', True), ('b', False), ('b', True)]
@@ -51,7 +51,7 @@ def blocks(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _end_of_block(text: str) -> int | None:
-    """Behind the first empty line that is in no code block; None: there is none yet."""
+    """The offset after the first empty line outside of a code block; None if there is no such line yet."""
     fence, offset = "", 0
     for line in text.splitlines(keepends=True):
         offset += len(line)
@@ -72,7 +72,7 @@ def _show_markdown(pieces: Iterable[str]) -> None:
 
 
 class _Blocks:
-    """The end of an answer on the screen: a block stands as plain text until it is complete and can be rendered."""
+    """An answer on the screen: its last block is shown as plain text until it is complete and can be rendered."""
 
     def __init__(self) -> None:
         self._console = rich.console.Console()
@@ -104,10 +104,10 @@ class _Blocks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What has come so far stays on the screen, whatever ended the answer."""
+        """Renders the last block as far as it has arrived, whatever ended the answer."""
         self._print(self._pending)
 
 
 def _tail(block: str, height: int) -> str:
-    """The end of a block that is still coming, as much as fits on the screen."""
+    """The last lines of an incomplete block, as many as fit on the screen."""
     return "\n".join(block.splitlines()[-max(1, height - 2) :])

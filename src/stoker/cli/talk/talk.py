@@ -1,4 +1,4 @@
-"""A conversation with a model: each message is a command or a question, and each question gets its answer."""
+"""A conversation with a model in the terminal: has questions answered, and drops old turns from a full context."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class View:
 
 
 class Talk:
-    """A conversation with a model, and how it goes on.
+    """A conversation with a model. It owns the loaded model until `close`.
 
     Args:
         open_model: loads a model by name.
-        model: the first one.
-        sampling: of every answer, until it is changed.
-        turns: what was said before.
+        model: the name of the first model.
+        sampling: sampling parameters of every answer; `/set` replaces them.
+        turns: the messages so far.
         view: how answers are shown.
-        options: further keywords of `LLM.stream_chat`.
-        rounds: answers with tools.
-        is_kept: after each answer, the conversation is written down as the last one.
+        options: further keyword arguments of `LLM.stream_chat`. None = no arguments.
+        rounds: answers with tools. None = the model gets no tools.
+        is_kept: whether the conversation is saved as `saved.LAST` after each answer.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Talk:
         self._is_kept = is_kept
         self._is_warned = False
         self.is_over = False
-        """The user has left."""
+        """Whether the user has left the conversation."""
         self.model = model
         self.llm = open_model(model)
         self.sampling = sampling
@@ -79,7 +79,7 @@ class Talk:
         self.llm.close()
 
     def ask(self, question: str) -> bool:
-        """Has a question answered. What is refused is told, and does not count.
+        """Has a question answered, and adds question and answer to the conversation. A refused question is reported.
 
         Returns:
             Whether there is an answer, or a part of one.
@@ -99,7 +99,7 @@ class Talk:
         return False
 
     def retry(self) -> None:
-        """Has the last question answered again; its answer stays if there is no other one."""
+        """Has the last question answered again. The old answer stays if there is no new one."""
         before = self.turns.copy()
         question = self.turns.undo()
         if question is None:
@@ -108,10 +108,10 @@ class Talk:
             self.turns = before
 
     def change_model(self, name: str) -> None:
-        """Goes on with another model; the conversation stays.
+        """Continues the conversation with another model.
 
         Raises:
-            StokerError: it cannot be loaded; the conversation goes on with the model that it was.
+            StokerError: the model cannot be loaded. The previous model is loaded again.
         """
         self.llm.close()
         try:
@@ -141,7 +141,7 @@ class Talk:
             saved.save(saved.LAST, self.turns, self.model)
 
     def _answers(self, messages: Sequence[Said]) -> tuple[list[Said], Completion]:
-        """What follows a question, as far as it came: the user may stop it."""
+        """The messages that follow a question, up to an interruption by the user, and the last completion."""
         said: list[Message] = []
         completions: list[Completion] = []
 

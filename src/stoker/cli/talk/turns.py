@@ -1,4 +1,4 @@
-"""What was said in a conversation, and what of it fits into the context. It asks no model."""
+"""The messages of a conversation, and which of them fit into the context. It calls no model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from stoker.text.messages import Message
 
 Said: TypeAlias = dict[str, Any]
-"""One message in OpenAI's shape."""
+"""One message in OpenAI's format."""
 
 FileKind: TypeAlias = Literal["image", "audio", "file"]
 """What a file is: an image, a recording, or a document (`file`)."""
 
 _KINDS = get_args(FileKind)
 _FULL = 0.85
-"""Fraction of the context that may be taken before the answer begins."""
+"""Fraction of the context that the conversation and a question may take, so that an answer has room."""
 _USUAL_RATE = 0.25
-"""Tokens per character, of English."""
+"""Tokens per character of English, assumed for an empty conversation."""
 
 
 class TalkFile(NamedTuple):
@@ -41,45 +41,45 @@ class Turns:
         """The images, recordings and documents that the next question is about."""
         self._turns: list[list[Said]] = []
         self._num_tokens = 0
-        """Of all of it, as the last answer counted them."""
+        """Tokens of the conversation as the last answer counted them, less an estimate for turns removed since."""
 
     def __len__(self) -> int:
         return len(self._turns)
 
     @property
     def num_tokens(self) -> int:
-        """As the last answer counted them; 0 before the first one."""
+        """Tokens of the conversation, as the last answer counted them; 0 before the first answer."""
         return self._num_tokens
 
     @property
     def messages(self) -> list[Said]:
-        """All that is sent."""
+        """The messages that the model gets: the system prompt, if any, and all turns."""
         opening = [{"role": "system", "content": self.system}] if self.system else []
         return [*opening, *(message for turn in self._turns for message in turn)]
 
     def with_question(self, question: str) -> list[Said]:
-        """What is sent to have this question answered."""
+        """The messages that the model gets to answer this question."""
         return [*self.messages, asked_about(question, self.files)]
 
     def add(self, question: str, answers: Sequence[Said], num_tokens: int) -> None:
-        """A turn has ended.
+        """Adds a turn that has ended. Its question takes the attached files.
 
         Args:
             question: of the user.
-            answers: what followed it, the model's answer last.
-            num_tokens: of the whole conversation up to here.
+            answers: the messages that followed the question, the model's answer last.
+            num_tokens: number of tokens of the whole conversation, this turn included.
         """
         self._turns.append([asked_about(question, self.files), *answers])
         self._num_tokens, self.files = num_tokens, []
 
     def copy(self) -> Turns:
-        """The same messages and files; what is added to it does not change these."""
+        """A copy with the same messages and files. Additions to the copy do not change this conversation."""
         copied = Turns.restored(self.saved())
         copied.files = list(self.files)
         return copied
 
     def undo(self) -> str | None:
-        """Takes the last turn back, and gives its question; None = there is none. The files of the question stay."""
+        """Removes the last turn and returns its question; None if there is no turn. Its files are attached again."""
         if not self._turns:
             return None
         content = self._take(-1)[0]["content"]
@@ -89,21 +89,21 @@ class Turns:
         return "".join(part["text"] for part in content if part["type"] == "text")
 
     def clear(self) -> None:
-        """Begins again; the system prompt stays."""
+        """Removes all turns and attached files; the system prompt stays."""
         self._turns, self._num_tokens, self.files = [], 0, []
 
     def drop_oldest(self) -> bool:
-        """Leaves the oldest turn out of what is sent; false if there is none."""
+        """Removes the oldest turn; false if there is no turn."""
         if self._turns:
             self._take(0)
             return True
         return False
 
     def make_room(self, question: str, context_size: int) -> int:
-        """Drops the oldest turns until the question and an answer probably fit.
+        """Removes the oldest turns until the question and an answer probably fit into `context_size` tokens.
 
         Returns:
-            How many turns were dropped.
+            The number of removed turns.
         """
         num_dropped = 0
         while self._turns and self._num_tokens + len(question) * self._tokens_per_character() > _FULL * context_size:
@@ -112,15 +112,15 @@ class Turns:
         return num_dropped
 
     def saved(self) -> dict[str, Any]:
-        """As it is written to a file."""
+        """The conversation as values that can be written to a JSON file, without attached files."""
         return {"system": self.system, "turns": self._turns, "num_tokens": self._num_tokens}
 
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> Turns:
-        """The opposite of `saved`.
+        """The conversation whose `saved` returned these values.
 
         Raises:
-            KeyError, TypeError, ValueError: it was saved by something else.
+            KeyError, TypeError, ValueError: the values are not those of a conversation.
         """
         turns = cls(str(saved["system"]))
         turns._turns = [[_checked(message) for message in turn] for turn in saved["turns"]]
@@ -133,7 +133,7 @@ class Turns:
         return self._turns.pop(index)
 
     def _tokens_per_character(self) -> float:
-        """As the last answer counted them, markers of the template included."""
+        """The average of this conversation, by the tokens of the last answer's count, chat template included."""
         num_characters = len(self.system) + sum(map(_length, self._turns))
         return self._num_tokens / num_characters if num_characters else _USUAL_RATE
 
@@ -147,7 +147,7 @@ def counted(num_turns: int) -> str:
 
 
 def asked_about(question: str, files: Sequence[TalkFile]) -> Said:
-    """A question of the user, with the files that it is about."""
+    """The message of a user's question, with the files that it is about."""
     if not files:
         return {"role": "user", "content": question}
     parts = [{"type": file.kind, file.kind: file.path} for file in files]
@@ -155,7 +155,7 @@ def asked_about(question: str, files: Sequence[TalkFile]) -> Said:
 
 
 def said_of(message: Message) -> Said:
-    """A message that the model or a tool wrote; it can be written to a file."""
+    """A message of the model or of a tool, as a dict that can be written to a JSON file."""
     fields = {
         "content": message.content,
         "name": message.name,
