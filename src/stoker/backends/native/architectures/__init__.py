@@ -1,4 +1,4 @@
-"""Which architectures there are. Each is one module that turns a file's metadata into a `DecoderSpec`."""
+"""The supported architectures. Each is described by a module that turns a file's metadata into a `DecoderSpec`."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "starcoder2": "layer_norms.describe_starcoder2",
     "xverse": "internlm2.describe_xverse",
 }
-"""For each architecture, the module of this folder that describes it, and the function. A module is imported when a
-file needs it: all of them together take longer than an engine's other imports.
+"""For each architecture, the module of this folder that describes it, and its function. A module is imported when a
+file needs it: importing all of them takes longer than the other imports of an engine.
 """
 
 
@@ -129,14 +129,14 @@ def describing(architecture: str) -> Describe | None:
 
 
 def describe_decoder(parts: ModelParts, context_size: int) -> DecoderSpec:
-    """The decoder that a file describes. Whether its tensors are really like that is not looked at.
+    """The decoder that the metadata of a file describes. The tensors are not checked.
 
     Args:
         parts: the files of the model.
-        context_size: longest sequence that will be computed, in tokens; LongRoPE has other numbers for long ones.
+        context_size: length of the longest sequence, in tokens; LongRoPE has other divisors for long contexts.
 
     Raises:
-        ModelUnsupported: the architecture, or something in it, is not known here.
+        ModelUnsupported: the architecture, or something in the file, is not supported.
         ModelFileInvalid: the file contradicts itself.
     """
     file = parts.first

@@ -1,4 +1,4 @@
-"""apertus: Apertus. A qwen3 whose feed-forward has no gate, and an activation with numbers of its own in each layer."""
+"""apertus: Apertus. A qwen3 without feed-forward gates; its activation (xIELU) has parameters for each layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""arcee: Arcee's AFM. A llama whose feed-forward squares what is positive, and has no gate."""
+"""arcee: Arcee's AFM. A llama whose feed-forward has no gate, and squared ReLU as activation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""baichuan: Baichuan 1 and 2. A llama; the larger one has no rotation, its scores fall with the distance (ALiBi)."""
+"""baichuan: Baichuan 1 and 2. A llama; the larger models have ALiBi instead of RoPE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import DecoderSpec
 
 _LAYERS_OF_7B, _LAYERS_OF_13B = 32, 40
-"""By which the two are told apart; no file says more."""
+"""Numbers of layers, which tell the sizes apart; no file says whether a model has ALiBi."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

@@ -1,4 +1,4 @@
-"""bailingmoe: Ling of 2025. A llama whose layers have experts beside a shared block."""
+"""bailingmoe: Ling of 2025. A llama whose layers have experts and a shared expert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bailingmoe2: Ling and Ring 2.0. Behind dense layers, some have experts in groups beside a shared block."""
+"""bailingmoe2: Ling and Ring 2.0. The first layers are dense, the others have groups of experts and a shared expert."""
 
 from __future__ import annotations
 

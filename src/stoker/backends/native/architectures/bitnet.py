@@ -1,5 +1,5 @@
-"""bitnet: BitNet b1.58. A llama with a norm behind attention, and one before the last matrix of the feed-forward;
-matrices may have a scale each.
+"""bitnet: BitNet b1.58. A llama with a norm before the output matrix of attention and one before the last matrix
+of the feed-forward; each matrix may have a scale.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""chatglm: GLM 3 and 4 of 2024. A llama with fused matrices, and half of each head rotated."""
+"""chatglm: GLM 3 and 4 of 2024. A llama with fused matrices, and RoPE on half of each head."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""cohere2: Command R7B and Command A. Attention and feed-forward side by side, norms that take the mean away, and each
-fourth layer sees everything and rotates nothing.
+"""cohere2: Command R7B and Command A. Parallel attention and feed-forward, layer norms without biases, sliding windows;
+every fourth layer has neither window nor RoPE.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer, NormKind
 
 _PERIOD = 4
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

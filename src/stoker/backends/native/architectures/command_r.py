@@ -1,4 +1,4 @@
-"""command-r: Command R. A cohere2 without windows, all of whose layers rotate."""
+"""command-r: Command R. A cohere2 without windows, with RoPE in all layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer, NormKind
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. The largest, whose heads have norms that take the mean away, is refused for these."""
+    """See `describe_decoder`. The largest model is refused, because its heads have layer norms."""
     return decoder(
         model,
         norm=NormKind.LAYER,

@@ -1,7 +1,7 @@
 """deci: DeciLM, Llama 3.x Nemotron. A llama whose layers differ: some have one matrix in place of attention, others
 lack attention, the feed-forward, or both.
 
-Where only the feed-forward is missing, attention counts, as in the published models; libllama leaves such a layer out.
+A layer without a feed-forward still has its attention, as in the published models; libllama skips such a layer.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 
 def _layers(model: Hyperparameters) -> Iterator[Layer]:
-    """The layers that have something in them."""
+    """The layers that are not empty."""
     for index, size in enumerate(model.feed_forward_sizes):
         if size or model.heads[index].num:
             yield layer(model, index, **_mixer(model, index), **({} if size else WITHOUT_FEED_FORWARD))
 
 
 def _mixer(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """By the names of `Layer`; nothing = plain attention."""
+    """What replaces attention, as fields of `Layer`; empty = plain attention."""
     heads = model.heads[index]
     if heads.num and heads.num_kv:
         return {}

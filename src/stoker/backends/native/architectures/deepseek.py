@@ -1,4 +1,4 @@
-"""deepseek: DeepSeek MoE of 2024. A llama with experts beside a shared block; the first layers are dense."""
+"""deepseek: DeepSeek MoE of 2024. A llama with experts and a shared expert; the first layers are dense."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. The weights of a row's experts do not add up to 1."""
+    """See `describe_decoder`. The weights of a row's experts are not normalized to a sum of 1."""
     return decoder(
         model,
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),

@@ -1,4 +1,4 @@
-"""dots1: dots.llm1. The first layers are dense, the others have experts beside a shared block; heads have norms."""
+"""dots1: dots.llm1. The first layers are dense, the others have experts and a shared expert; norms over heads."""
 
 from __future__ import annotations
 

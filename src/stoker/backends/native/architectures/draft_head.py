@@ -1,4 +1,4 @@
-"""Draft heads (multi-token prediction): layers of a file that guess which token comes second from here."""
+"""Draft heads (multi-token prediction): layers of a file that predict the token after next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.backends.native.spec import DecoderSpec, Join, Layer
 def with_draft_head(
     model: Hyperparameters, spec: DecoderSpec, make: Callable[[Hyperparameters, int], Layer]
 ) -> DecoderSpec:
-    """The decoder with the first draft head of its file, or as it is where the file has none.
+    """The decoder with the first draft head of its file; unchanged if the file has none.
 
     ```
     blk.N.nextn.eh_proj(| enorm(embedding) | hnorm(hidden state) |) -> layer N -> shared_head_norm -> head
@@ -21,8 +21,8 @@ def with_draft_head(
 
     Args:
         model: the file.
-        spec: of the layers before it.
-        make: a layer from its index, in a model in which further layers count.
+        spec: the decoder without its head.
+        make: makes a layer from its index, given the file with its further layers.
     """
     index, stem = model.num_layers, f"blk.{model.num_layers}.nextn"
     if not model.has(f"{stem}.eh_proj.weight"):

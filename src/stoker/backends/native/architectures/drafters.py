@@ -1,4 +1,4 @@
-"""Files that draft for another model, whose hidden states they read. Each kind is one module, as an architecture is."""
+"""Draft heads in files of their own, which read the hidden states of another model. Each kind is one module here."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from stoker.backends.native.spec import DecoderSpec
 DescribeDrafter: TypeAlias = Callable[[Hyperparameters, DecoderSpec], DecoderSpec]
 
 DRAFTERS: Mapping[str, str] = {"eagle3": "eagle3", "gemma4-assistant": "gemma4_assistant"}
-"""By `general.architecture` the module of this folder that describes such a file."""
+"""The module of this folder that describes such a file, by `general.architecture`."""
 
 
 def describe_drafter(parts: ModelParts, target: DecoderSpec, context_size: int) -> DecoderSpec:
-    """The draft head that a file of one of `DRAFTERS` describes. Whether its tensors are like that is not looked at.
+    """The draft head that a file of one of `DRAFTERS` describes. Its tensors are not checked.
 
     Args:
         parts: the files.
-        target: the model that is drafted for.
-        context_size: longest sequence that will be computed, in tokens.
+        target: the model for which the head drafts.
+        context_size: length of the longest sequence, in tokens.
 
     Raises:
-        ModelUnsupported: something in it is not known here.
+        ModelUnsupported: the file needs something that is not supported.
         ModelFileInvalid: the file contradicts itself, or does not fit the model.
     """
     module = import_module(f"{__package__}.{DRAFTERS[parts.first.architecture]}")

@@ -1,4 +1,4 @@
-"""eagle3: EAGLE-3 (arXiv:2503.01840), one layer that drafts from what comes into three layers of another model."""
+"""eagle3: EAGLE-3 (arXiv:2503.01840), one layer that drafts from the inputs of three layers of another model."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.spec import DecoderSpec, Join, Layer
 
 NUM_LAYERS = 3
-"""Layers of the model whose inputs are fused."""
+"""Number of layers of the model whose inputs are fused."""
 TOKEN_IDS = "d2t"
-"""For each row of the head the token of the model."""
+"""Tensor with the token id of the model for each row of the output head."""
 
 _ENDS = {"embedding": "token_embd.weight", "head": "output.weight"}
-"""What the file may lack, by the name in `DecoderSpec`: then it is the model's."""
+"""Tensors that the file may lack, by the field of `DecoderSpec`: the model's are used then."""
 
 
 def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
-    """See `describe_drafter`. Position 0 has no state before it: nothing was trained to see it.
+    """See `describe_drafter`. Position 0 has no state before it, and the head was not trained to attend to it.
 
     ```
-    h = fc(| input of layer a | of layer b | of layer c |)          of the model, or the x that this layer left
-    q, k, v of | attn_norm(embedding) | attn_norm_2(h) |;  x = h + …, and everything else as in Llama
+    h = fc(| input of layer a | of layer b | of layer c |)          of the model, or x after this layer
+    q, k, v of | attn_norm(embedding) | attn_norm_2(h) |;  x = h + …, the rest as in Llama
     ```
     """
     if model.num_layers != 1:
@@ -46,7 +46,7 @@ def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
 
 
 def extracted_layers(model: Hyperparameters, target: DecoderSpec) -> tuple[int, ...]:
-    """Layers of the model whose inputs the file reads.
+    """Indices of the layers of the model whose inputs the file reads.
 
     Raises:
         ModelFileInvalid: the file does not name three, or the model has no such layer.

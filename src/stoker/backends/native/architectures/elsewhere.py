@@ -1,4 +1,4 @@
-"""Architectures that libllama knows and this backend does not, and why."""
+"""Architectures that libllama supports and the native executor does not, with the reasons."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ _NAMES: Mapping[str, str] = {
     ),
 }
 ELSEWHERE: Mapping[str, str] = {name: reason for reason, names in _NAMES.items() for name in names.split()}
-"""By `general.architecture` the reason."""
+"""The reason, by `general.architecture`."""

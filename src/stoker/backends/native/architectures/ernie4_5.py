@@ -1,4 +1,4 @@
-"""ernie4_5: ERNIE 4.5, dense. A llama, its elements in adjacent pairs from the start."""
+"""ernie4_5: ERNIE 4.5, dense. A llama; the published model already rotates adjacent pairs of elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ernie4_5-moe: ERNIE 4.5 with experts. Some layers are dense; the choice of experts has a bias."""
+"""ernie4_5-moe: ERNIE 4.5 with experts. Some layers are dense; experts are chosen with a bias."""
 
 from __future__ import annotations
 

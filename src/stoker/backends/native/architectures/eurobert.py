@@ -1,4 +1,4 @@
-"""eurobert: EuroBERT. A llama that sees ahead."""
+"""eurobert: EuroBERT. A llama with bidirectional attention."""
 
 from __future__ import annotations
 

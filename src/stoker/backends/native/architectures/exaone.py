@@ -1,4 +1,4 @@
-"""exaone: EXAONE 3. A llama with rotated halves, with Llama 3's divisors in `rope_freqs`."""
+"""exaone: EXAONE 3. A llama with NeoX-style RoPE (halves), and Llama 3's divisors in `rope_freqs`."""
 
 from __future__ import annotations
 

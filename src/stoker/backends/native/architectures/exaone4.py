@@ -1,5 +1,5 @@
-"""exaone4: EXAONE 4. Norms after attention and feed-forward alone; in the large one each fourth layer sees everything
-and rotates nothing.
+"""exaone4: EXAONE 4. Norms only after attention and feed-forward. The large model has sliding windows; every fourth
+layer has neither window nor RoPE.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD, _WINDOW_SIZE, _LAYERS_OF_32B = 4, 4096, 64
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

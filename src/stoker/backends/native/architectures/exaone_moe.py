@@ -1,4 +1,4 @@
-"""exaone-moe: EXAONE with experts. The first layers are dense; each fourth sees everything and rotates nothing."""
+"""exaone-moe: EXAONE with experts. The first layers are dense; every fourth layer has neither window nor RoPE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

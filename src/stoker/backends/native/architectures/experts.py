@@ -1,4 +1,4 @@
-"""Layers with experts, as most architectures that have them write them down."""
+"""Describes layers with mixtures of experts, in the form that most architectures have in files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.backends.native.layer_parts import Experts, Linear
 from stoker.backends.native.spec import Layer
 
 _ROUTINGS = {1: Routing.SOFTMAX, 2: Routing.SIGMOID, 3: Routing.SOFTMAX_OF_CHOSEN}
-"""By GGUF's numbers."""
+"""By the number in GGUF files."""
 
 
 def expert_layer(
@@ -25,15 +25,15 @@ def expert_layer(
     routing: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Layer:
-    """A layer with experts, and beside them, if it has a size, the block that all rows share.
+    """A layer with experts, and a shared expert if `shared_size` is not 0.
 
     Args:
         model: the file.
-        index: which layer.
-        size: of the feed-forward of one expert; 0 = as the file says.
-        shared_size: of the block that all rows share; 0 = there is none.
-        routing: whatever is different, by the names of `Experts`.
-        more: whatever else is, by those of `Layer`.
+        index: index of the layer.
+        size: inner size of one expert; 0 = as the file says.
+        shared_size: inner size of the shared expert, which computes all rows; 0 = there is none.
+        routing: fields of `Experts` that differ from the defaults.
+        more: further fields of `Layer`.
     """
     parts = expert_parts(model, index, size=size, shared_size=shared_size, routing=routing)
     return layer(model, index, **parts | more)
@@ -42,7 +42,7 @@ def expert_layer(
 def layer_behind_dense(
     model: Hyperparameters, index: int, *, shared_size: int, routing: Mapping[str, Any], **more: Any
 ) -> Layer:
-    """A layer with experts, or a dense one if it is among the first, which the file counts; arguments as of
+    """A layer with experts, or a dense one if it is one of the `leading_dense_block_count` first. Arguments: see
     `expert_layer`."""
     if index < model.integer("leading_dense_block_count", 0, low=0):
         return layer(model, index, experts=None, **more)
@@ -50,7 +50,7 @@ def layer_behind_dense(
 
 
 def chosen_as_said(model: Hyperparameters, index: int, default: Routing) -> dict[str, Any]:
-    """How experts are chosen and weighted, by the names of `Experts`, as the file says."""
+    """How the file says that experts are chosen and weighted, as fields of `Experts`."""
     bias = f"blk.{index}.exp_probs_b.bias"
     return {
         "routing": routing_of(model, default),
@@ -60,14 +60,14 @@ def chosen_as_said(model: Hyperparameters, index: int, default: Routing) -> dict
 
 
 def size_of_shared(model: Hyperparameters) -> int:
-    """Of the block beside the experts, where it is as large as so many of them."""
+    """Inner size of the shared expert, which is as large as `expert_shared_count` experts."""
     return model.integer("expert_shared_count", 0, low=0) * expert_size(model)
 
 
 def expert_parts(
     model: Hyperparameters, index: int, *, size: int = 0, shared_size: int = 0, routing: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The experts and the block beside them, by the names of `Layer`; arguments as of `expert_layer`."""
+    """The experts and the shared expert, as fields of `Layer`. Arguments: see `expert_layer`."""
     block, hidden = f"blk.{index}", model.hidden_size
     gate, up, down = None, None, None
     if shared_size:
@@ -82,13 +82,13 @@ def experts(model: Hyperparameters, index: int, *, size: int, has_up: bool = Tru
 
     Args:
         model: the file.
-        index: which layer.
-        size: of the feed-forward of one.
-        has_up: beside the gate; the file calls a gate that is alone `up`.
-        more: whatever is different, by the names of `Experts`.
+        index: index of the layer.
+        size: inner size of one expert.
+        has_up: experts have an up matrix besides the gate; otherwise the file calls the only matrix `up`.
+        more: fields of `Experts` that differ from the defaults.
 
     Raises:
-        ModelUnsupported: their matrices are put together in another way.
+        ModelUnsupported: the matrices are laid out in another way.
     """
     block, hidden, count = f"blk.{index}", model.hidden_size, model.num_experts
     if not size or size % 32:
@@ -109,7 +109,8 @@ def experts(model: Hyperparameters, index: int, *, size: int, has_up: bool = Tru
 
 
 def _gates(model: Hyperparameters, block: str, size: int, *, has_up: bool) -> tuple[Linear, Linear | None]:
-    """
+    """The gate and up matrices of all experts, which may be fused:
+
     ```
     blk.0.ffn_gate_up_exps:  | expert 0: rows of gate | rows of up | expert 1: rows of gate | …
     ```
@@ -125,10 +126,10 @@ def _gates(model: Hyperparameters, block: str, size: int, *, has_up: bool) -> tu
 
 
 def expert_size(model: Hyperparameters) -> int:
-    """What all experts of the file have; unless it says so, as much of the dense size as each that is used gets.
+    """Inner size of each expert. By default the dense size divided by the number of used experts.
 
     Raises:
-        ModelUnsupported: it differs from layer to layer.
+        ModelUnsupported: the size differs between layers.
     """
     used = model.integer("expert_used_count", high=model.num_experts)
     usual = [size // used for size in model.feed_forward_sizes]
@@ -137,10 +138,10 @@ def expert_size(model: Hyperparameters) -> int:
 
 
 def routing_of(model: Hyperparameters, default: Routing) -> Routing:
-    """What the file says, or `default` where it says nothing.
+    """The routing that the file names; `default` if it names none.
 
     Raises:
-        ModelUnsupported: something else.
+        ModelUnsupported: it names an unknown one.
     """
     number = model.integer("expert_gating_func", 0, low=0)
     if number and number not in _ROUTINGS:
@@ -149,10 +150,10 @@ def routing_of(model: Hyperparameters, default: Routing) -> Routing:
 
 
 def _groups(model: Hyperparameters, used: int) -> dict[str, int]:
-    """The sizes of the groups from which experts are chosen.
+    """The numbers of all groups of experts and of used ones, as fields of `Experts`.
 
     Raises:
-        ModelFileInvalid: there are not enough experts in them.
+        ModelFileInvalid: the used groups have too few experts.
     """
     num_groups = model.integer("expert_group_count", 0, low=0) or 1
     used_groups = model.integer("expert_group_used_count", 0, low=0) or 1

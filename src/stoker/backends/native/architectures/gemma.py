@@ -1,4 +1,4 @@
-"""gemma: Gemma 1. A llama with GELU, a scaled embedding and rotated halves."""
+"""gemma: Gemma 1. A llama with GELU, a scaled embedding and NeoX-style RoPE (halves)."""
 
 from __future__ import annotations
 

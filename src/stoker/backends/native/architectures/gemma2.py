@@ -1,4 +1,4 @@
-"""gemma2: Gemma 2. Norms on both sides, soft caps, every other layer windowed."""
+"""gemma2: Gemma 2. Norms before and after each part of a layer, soft caps, a sliding window in every other layer."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 2
-"""Each so-many-th layer sees everything."""
+"""In each group of this many layers, the last has no window."""
 _LAYERS_OF_27B = 46
 _WINDOW_SIZE, _SCORE_CAP, _LOGIT_CAP = 4096, 50.0, 30.0
-"""Of all models of this family; old files do not say."""
+"""The same in all models of this family; old files lack them."""
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The converter has already added 1 to the weights of all norms."""
     window = model.integer("attention.sliding_window", _WINDOW_SIZE, high=2**31 - 1)
     is_windowed = windowed_layers(model, _PERIOD)
-    # The one size whose heads are not scaled by their own size; no file says so.
+    # Only the 27B model does not scale scores by its head size; no file says so.
     scaled_by = model.hidden_size // model.num_heads if model.num_layers == _LAYERS_OF_27B else model.head_size
     return decoder(
         model,

@@ -1,4 +1,4 @@
-"""gemma3: the text part of Gemma 3. Norms on both sides, five windowed layers to one that sees everything."""
+"""gemma3: the text part of Gemma 3. Norms before and after each part of a layer, windows in five of six layers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 6
-"""Each so-many-th layer sees everything."""
+"""In each group of this many layers, the last has no window."""
 _LAYERS_OF_27B = 62
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe(model: Hyperparameters, **more: Any) -> DecoderSpec:
@@ -30,11 +30,11 @@ def describe(model: Hyperparameters, **more: Any) -> DecoderSpec:
 
     Args:
         model: the file.
-        more: whatever is different, by the names of `DecoderSpec`.
+        more: fields of `DecoderSpec` that differ from the defaults.
     """
     window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
     is_windowed = windowed_layers(model, _PERIOD)
-    # The one size whose heads are not scaled by their own size; no file says so.
+    # Only the 27B model does not scale scores by its head size; no file says so.
     scaled_by = model.hidden_size // model.num_heads if model.num_layers == _LAYERS_OF_27B else model.head_size
     return decoder(
         model,
@@ -51,7 +51,7 @@ def describe(model: Hyperparameters, **more: Any) -> DecoderSpec:
 
 
 def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:
-    """Only layers that see everything are stretched; the window fits into the trained context anyway."""
+    """Only layers without a window have RoPE scaling; a window fits into the trained context anyway."""
     window_base = model.rope_base("rope.freq_base_swa")
     return (
         rope(model, RopePairs.HALVES),

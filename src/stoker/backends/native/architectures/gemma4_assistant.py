@@ -12,10 +12,10 @@ from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.spec import Activation, DecoderSpec, Join, Layer
 
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 _SCALE = "layer_output_scale.weight"
 _CENTROIDS = frozenset({"masked_embd_centroids.weight", "masked_embd_ordering"})
-"""With which some files could look at a part of the vocabulary only."""
+"""Tensors of some files for computing logits of only a part of the vocabulary; they are not used."""
 
 
 def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
@@ -23,8 +23,8 @@ def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
 
     ```
     x     = pre_projection(| embedding of the model | its last hidden state |)
-    h     = output_norm(x behind the layers), logits = token_embd(h)
-    state = post_projection(h)                                        of the next guess, at the same position
+    h     = output_norm(x after the layers), logits = token_embd(h)
+    state = post_projection(h)                                        for the next draft, at the same position
     ```
     """
     size = model.integer("embedding_length_out")
@@ -88,7 +88,7 @@ def _layer(model: Hyperparameters, index: int, target: DecoderSpec) -> Layer:
 
 
 def _lent_layer(model: Hyperparameters, target: DecoderSpec, window: int | None) -> int:
-    """Whose keys and values the last layer of the model with such a window sees."""
+    """Index of the layer of the model whose keys and values are read: those of the last layer with this window."""
     found = [index for index, layer in enumerate(target.layers) if layer.window == window]
     if not found:
         model.fail("the model has no layer with such a window")

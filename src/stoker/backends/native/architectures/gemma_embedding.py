@@ -1,4 +1,4 @@
-"""gemma-embedding: EmbeddingGemma. A Gemma 3 that sees ahead, with windows to both sides."""
+"""gemma-embedding: EmbeddingGemma. A Gemma 3 with bidirectional attention, also in its windows."""
 
 from __future__ import annotations
 

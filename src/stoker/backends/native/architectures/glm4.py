@@ -1,4 +1,4 @@
-"""glm4: GLM 4 of 2025, dense. Norms on both sides, half of each head rotated, gate and up in one matrix."""
+"""glm4: GLM 4 of 2025, dense. Norms on both sides of each part, RoPE on half of each head; fused gate and up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.backends.native.spec import DecoderSpec
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    if model.lists("rope.dimension_sections"):  # their pairs are others, too
+    if model.lists("rope.dimension_sections"):  # their pairs differ, too
         model.refuse("it rotates along several axes, as models that see do")
     return decoder(
         model,

@@ -1,4 +1,4 @@
-"""glm4moe: GLM 4.5 to 4.7. The first layers are dense; sigmoids route, with a bias for the choice."""
+"""glm4moe: GLM 4.5 to 4.7. The first layers are dense; sigmoid routing, with a bias for the choice of experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""granite: Granite 3 and 4, dense. A llama whose embedding, scores, residuals and logits have scales of their own."""
+"""granite: Granite 3 and 4, dense. A llama with scales of embedding, scores, residuals and logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 def describe(
     model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer, more_ropes: tuple[Rope, ...] = ()
 ) -> DecoderSpec:
-    """See `describe_decoder`; `make` is a layer from its index, and `more_ropes` follow that of the model."""
+    """See `describe_decoder`; `make` makes a layer from its index; `more_ropes` follow the rope of the model."""
     return scaled_decoder(
         model,
         embedding_scale=model.optional_number("embedding_scale") or 1.0,
@@ -30,7 +30,7 @@ def describe(
 
 
 def _rope(model: Hyperparameters) -> Rope:
-    """Models that know no positions say so by this key."""
+    """Models without position encoding have the key `rope.scaling.finetuned` = false."""
     if not model.flag("rope.scaling.finetuned", default=True):
         return no_rope(RopePairs.ADJACENT, model.rope_dim())
     return rope(model, RopePairs.ADJACENT, divisors=DIVISORS)

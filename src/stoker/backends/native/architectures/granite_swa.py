@@ -1,5 +1,5 @@
-"""granite_swa: Granite with windows. A granite, with experts or without, in which the file says which layers have the
-window and which rotate nothing; each head has a score of what is never seen.
+"""granite_swa: Granite with sliding windows. A granite with attention sinks, with or without experts; the file lists
+the layers with a window and those with RoPE.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

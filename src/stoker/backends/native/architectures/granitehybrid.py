@@ -1,4 +1,4 @@
-"""granitehybrid: Granite 4 H. A granite, with experts or without, in which layers without heads of keys are Mamba 2."""
+"""granitehybrid: Granite 4 H. A granite, with or without experts, in which layers without heads of keys are Mamba 2."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def feed_forward(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The experts of a layer and the block beside them, by the names of `Layer`; nothing where the model has none."""
+    """The experts and the shared expert of a layer, as fields of `Layer`; empty for a model without experts."""
     if not model.num_experts:
         return {}
     return expert_parts(

@@ -1,4 +1,4 @@
-"""granitemoe: Granite 3 with experts. A granite whose feed-forward is a mixture, with a shared block in some."""
+"""granitemoe: Granite 3 with experts. A granite with experts, in some models with a shared expert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hunyuan-dense: Hunyuan, dense. A llama with rotated halves, whose heads are normalised after their rotation."""
+"""hunyuan-dense: Hunyuan, dense. A llama with NeoX-style RoPE (halves), and norms over heads after RoPE."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 
 def decoder_with(model: Hyperparameters, rotation: Rope) -> DecoderSpec:
-    """The decoder, whose heads are rotated so."""
+    """The decoder with this rotation."""
     return decoder(model, ropes=(rotation,), layers=layers(model, _layer), unused=frozenset({DIVISORS}))
 
 
 def base_of(model: Hyperparameters) -> float:
-    """Of the rotation: larger where the context is stretched."""
+    """The base of RoPE, increased if `rope.scaling.alpha` stretches the context."""
     base, alpha, dim = model.rope_base(), model.optional_number("rope.scaling.alpha"), model.head_size
     return base if alpha is None else base * alpha ** (dim / (dim - 2))
 

@@ -1,4 +1,4 @@
-"""hunyuan-moe: Hunyuan A13B. Experts beside a shared block; heads are normalised after their rotation."""
+"""hunyuan-moe: Hunyuan A13B. Experts and a shared expert; norms over heads after RoPE."""
 
 from __future__ import annotations
 

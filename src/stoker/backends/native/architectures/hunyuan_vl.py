@@ -1,5 +1,5 @@
-"""hunyuan_vl: Hunyuan VL and OCR as text models. A hunyuan-dense that rotates along several axes,
-which are one for text.
+"""hunyuan_vl: Hunyuan VL and OCR as text models. A hunyuan-dense with M-RoPE, which for text
+equals RoPE.
 """
 
 from __future__ import annotations

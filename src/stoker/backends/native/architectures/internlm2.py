@@ -1,4 +1,4 @@
-"""internlm2, xverse: InternLM 2 and 2.5. A llama; the converter has taken its fused matrices apart."""
+"""internlm2, xverse: InternLM 2 and 2.5. A llama; the converter has split its fused matrices."""
 
 from __future__ import annotations
 

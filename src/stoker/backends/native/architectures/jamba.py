@@ -1,5 +1,5 @@
-"""jamba: Jamba. Layers without heads of keys are Mamba 1, the others have attention without positions; some have
-experts in place of a feed-forward.
+"""jamba: Jamba. Layers without heads of keys are Mamba 1, the others have attention without position encoding; some
+have experts instead of a dense feed-forward.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kimi Delta Attention, as the architectures that have it write it down."""
+"""Describes layers with Kimi Delta Attention (KDA), in the form that architectures have in files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from stoker.backends.native.spec import Heads
 
 _MAX_TAPS, _MAX_SIZE = 8, 1 << 12
 _GRANULE = 32
-"""What the size of a head is a multiple of, as gates are made of so many numbers."""
+"""The head size must be a multiple of this, because it is the number of columns of matrices of gates and decays."""
 
 
 def kda(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The parts of a layer with Kimi Delta Attention, by the names of `Layer`: heads of queries, keys and values of one
+    """The parts of a layer with Kimi Delta Attention, as fields of `Layer`. Queries, keys and values have the same head
     size.
 
     Args:
         model: the file.
-        index: which layer.
+        index: index of the layer.
 
     Raises:
         ModelFileInvalid: the layer has no heads.
-        ModelUnsupported: heads of a size that the kernels do not have.
+        ModelUnsupported: the kernels do not support this head size.
     """
     block, hidden, num = f"blk.{index}", model.hidden_size, model.heads[index].num
     size = model.integer("kda.head_dim", high=_MAX_SIZE)

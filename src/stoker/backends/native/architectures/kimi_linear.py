@@ -1,5 +1,5 @@
-"""kimi-linear: Kimi Linear. Kimi Delta Attention, and in the layers with a key attention to a latent vector without
-positions; the first layers are dense, the others have experts beside a shared block.
+"""kimi-linear: Kimi Linear. Kimi Delta Attention, and in layers with a key head latent attention (MLA) without
+position encoding; the first layers are dense, the others have experts and a shared expert.
 """
 
 from __future__ import annotations

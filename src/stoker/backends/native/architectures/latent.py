@@ -1,5 +1,5 @@
-"""Attention whose keys and values are one latent vector of each position, as files write it down: prepared for that,
-with matrices by head, or with one matrix that makes the keys and values of all heads.
+"""Describes latent attention (MLA), where keys and values are one latent vector per position. Files have either
+separate matrices for each head (*prepared*), or one matrix that computes the keys and values of all heads.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from stoker.backends.native.spec import Heads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the vector, and of a head."""
+    """Sizes of the latent vector and of a head."""
 
     vector: int
     plain: int
     """Elements of a head's query that are not rotated; those that are follow them."""
     rotated: int
     value: int
-    """What a head gives."""
+    """Elements of the result of a head."""
     is_prepared: bool
-    """The file has matrices by head."""
+    """The file has separate matrices for each head."""
 
     @classmethod
     def of_prepared(cls, model: Hyperparameters) -> Sizes:
-        """Of a file whose heads are those that see the vector.
+        """The sizes in a prepared file, whose heads attend to the latent vector.
 
         Raises:
-            ModelUnsupported: there are no kernels for these sizes.
+            ModelUnsupported: the kernels do not support these sizes.
             ModelFileInvalid: sizes contradict one another.
         """
         vector, rotated = model.integer("attention.kv_lora_rank"), model.integer("rope.dimension_count")
@@ -44,7 +44,7 @@ class Sizes:
 
     @classmethod
     def of_plain_heads(cls, model: Hyperparameters) -> Sizes:
-        """Of a file whose heads are those that are made from the vector. Raises as `of_prepared`."""
+        """The sizes in a file whose heads are computed from the latent vector. Errors: see `of_prepared`."""
         vector, rotated = model.integer("attention.kv_lora_rank"), model.integer("rope.dimension_count")
         value = model.integer("attention.value_length", model.head_size)
         return cls._checked(model, vector, model.head_size, rotated, value, is_prepared=False)
@@ -62,7 +62,7 @@ class Sizes:
 
 
 def latent_attention(model: Hyperparameters, index: int, sizes: Sizes) -> dict[str, Any]:
-    """Of a layer, by the names of `Layer`. Queries may come from fewer numbers, which the file counts."""
+    """The attention of a layer, as fields of `Layer`. Queries may have a low rank (`q_lora_rank`)."""
     block, hidden, num = f"blk.{index}", model.hidden_size, model.heads[index].num
     rank = model.integer("attention.q_lora_rank", 0, low=0)
     if sizes.value % 16 or num * sizes.value % 32 or rank % 32:
@@ -95,9 +95,10 @@ def latent_attention(model: Hyperparameters, index: int, sizes: Sizes) -> dict[s
 
 
 def _matrices_of_heads(model: Hyperparameters, block: str, num: int, sizes: Sizes) -> tuple[Linear, Linear]:
-    """
+    """`Latent.wide` and `Latent.out`. In a file that is not prepared:
+
     ```
-    attn_kv_b   | head 0: rows of keys, which rotate nothing | rows of values | head 1 | …
+    attn_kv_b   | head 0: rows of keys, not rotated | rows of values | head 1 | …
     ```
     """
     if sizes.is_prepared:

@@ -1,5 +1,5 @@
-"""Decoders whose norms take the mean away and have biases: falcon, gpt2, gptneox, jais2, nemotron, orion, phi2,
-stablelm, starcoder, starcoder2. What differs is the feed-forward, what stands side by side, and how positions are told.
+"""Decoders with layer norms with biases: falcon, gpt2, gptneox, jais2, nemotron, orion, phi2, stablelm, starcoder,
+starcoder2. They differ in the feed-forward, in what is computed in parallel, and in position encoding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Make = Callable[..., Layer]
 
 
 def describe_falcon(model: Hyperparameters) -> DecoderSpec:
-    """Falcon 1. See `describe_decoder`. The larger models have a norm of its own before attention."""
+    """Falcon 1. See `describe_decoder`. In the larger models, attention has a separate norm."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         own = f"blk.{index}.attn_norm_2"
@@ -33,12 +33,12 @@ def describe_gpt2(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_starcoder(model: Hyperparameters) -> DecoderSpec:
-    """StarCoder 1, SantaCoder. See `describe_decoder`: a gpt2 whose heads share one of keys and values."""
+    """StarCoder 1, SantaCoder. See `describe_decoder`: a gpt2 with one head of keys and values (MQA)."""
     return _with_positions(model)
 
 
 def describe_gptneox(model: Hyperparameters) -> DecoderSpec:
-    """GPT-NeoX, Pythia. See `describe_decoder`: side by side with a norm each, if the file says so."""
+    """GPT-NeoX, Pythia. See `describe_decoder`: parallel attention and feed-forward, if the file says so."""
     is_parallel = model.flag("use_parallel_residual", default=True)
 
     def make(model: Hyperparameters, index: int) -> Layer:
@@ -63,12 +63,12 @@ def describe_orion(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_phi2(model: Hyperparameters) -> DecoderSpec:
-    """Phi 1 and 2. See `describe_decoder`: attention and feed-forward side by side, with one norm before both."""
+    """Phi 1 and 2. See `describe_decoder`: parallel attention and feed-forward, with one norm before both."""
     return _decoder(model, _parallel_layer)
 
 
 def describe_stablelm(model: Hyperparameters) -> DecoderSpec:
-    """StableLM 1 to 2, without the one of 12B, whose heads have norms. See `describe_decoder`."""
+    """StableLM 1 to 2, except StableLM 2 12B, which has norms over heads. See `describe_decoder`."""
     return _decoder(model, _gated_layer, activation=Activation.SILU)
 
 
@@ -101,7 +101,7 @@ def _with_positions(model: Hyperparameters) -> DecoderSpec:
 
 
 def _norms(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """By the names of `Layer`."""
+    """The norms of a layer, as fields of `Layer`."""
     block = f"blk.{index}"
     return {
         "attention_norm": model.biased_norm(f"{block}.attn_norm"),
@@ -119,7 +119,7 @@ def _layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
 
 def _gated_layer(model: Hyperparameters, index: int) -> Layer:
-    """With one norm for both where the file has no second one; then they stand side by side."""
+    """A layer with a gate. With a single norm in the file, attention and feed-forward are parallel and share it."""
     has_both = model.has(f"blk.{index}.ffn_norm.weight")
     return layer(model, index, **(_norms(model, index) if has_both else _shared_norm(model, index)))
 

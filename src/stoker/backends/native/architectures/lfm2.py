@@ -28,8 +28,8 @@ def lfm2_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
     Args:
         model: the file.
-        index: which layer.
-        more: whatever it has besides, by the names of `Layer`.
+        index: index of the layer.
+        more: further fields of `Layer`.
     """
     if model.heads[index].num_kv:
         window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1) or None

@@ -1,4 +1,4 @@
-"""lfm2moe: LFM2 with experts. The first layers are dense; the choice of experts has a bias."""
+"""lfm2moe: LFM2 with experts. The first layers are dense; experts are chosen with a bias."""
 
 from __future__ import annotations
 

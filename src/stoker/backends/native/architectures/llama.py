@@ -1,4 +1,4 @@
-"""llama: Llama 1 to 3, Mistral, Mixtral, SmolLM and all of their shape. Llama 3's divisors are in `rope_freqs`."""
+"""llama: Llama 1 to 3, Mistral, Mixtral, SmolLM and models of the same form. `rope_freqs` has Llama 3's divisors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. The converter has already put the elements of each head into adjacent pairs."""
+    """See `describe_decoder`. The converter has reordered heads, so that RoPE rotates adjacent pairs of elements."""
     return decoder(
         model,
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),

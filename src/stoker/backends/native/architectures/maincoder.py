@@ -1,4 +1,4 @@
-"""maincoder: Maincoder. A llama whose heads are normalised after their rotation."""
+"""maincoder: Maincoder. A llama with norms over heads after RoPE."""
 
 from __future__ import annotations
 

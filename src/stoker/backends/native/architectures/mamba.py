@@ -1,4 +1,4 @@
-"""mamba, mamba2: models in which no layer has attention, and none a feed-forward."""
+"""mamba, mamba2: models without attention and without feed-forwards."""
 
 from __future__ import annotations
 

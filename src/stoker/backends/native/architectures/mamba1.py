@@ -1,4 +1,4 @@
-"""The Mamba 1 mixer, as the architectures that have it write it down."""
+"""Describes layers with the Mamba 1 mixer, in the form that architectures have in files."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from stoker.backends.native.kinds import Mixer
 from stoker.backends.native.layer_parts import Linear, Norm, Recurrence
 
 MakeNorm: TypeAlias = Callable[[str, int], Norm]
-"""From the name of a tensor, without `.weight`, and its size."""
+"""Makes a norm from the name of a tensor, without `.weight`, and its size."""
 
 _MAX_TAPS, _MAX_STATE = 8, 1 << 12
 _STATE_GRANULE, _ROW_GRANULE = 16, 32
-"""What the size of a channel's state, and of a row that is multiplied with a matrix, is a multiple of."""
+"""The size of a channel's state, and of a row that a matrix multiplies, must be a multiple of these."""
 
 
 def mamba1(model: Hyperparameters, index: int, norm: MakeNorm | None) -> dict[str, Any]:
-    """The parts of a Mamba 1 layer, by the names of `Layer`.
+    """The parts of a Mamba 1 layer, as fields of `Layer`.
 
     ```
     blk.0.ssm_in:  [ rows of x (values) | of the gate ]
-    blk.0.ssm_x:   [ rows of what the steps are made of | of B | of C ]
+    blk.0.ssm_x:   [ rows of the low-rank steps | of B | of C ]
     ```
 
     Args:
         model: the file.
-        index: which layer.
-        norm: makes the norms of what the steps are made of, of B and of C; None = they have none.
+        index: index of the layer.
+        norm: makes the norms of the low-rank steps, of B and of C; None = they have none.
 
     Raises:
-        ModelUnsupported: states or steps of a size that the kernels do not have.
+        ModelUnsupported: the kernels do not support the size of states or steps.
     """
     block, hidden = f"blk.{index}", model.hidden_size
     values, size = model.integer("ssm.inner_size"), model.integer("ssm.state_size", high=_MAX_STATE)
@@ -74,6 +74,6 @@ def _recurrence(model: Hyperparameters, block: str, sizes: tuple[int, int, int],
 
 
 def _steps(model: Hyperparameters, block: str, values: int, rank: int) -> Linear:
-    """Raises ModelFileInvalid if the steps have no bias."""
+    """The matrix that computes the steps. Raises ModelFileInvalid if it has no bias."""
     steps = model.linear(f"{block}.ssm_dt", values, rank)
     return steps if steps.bias else model.fail(f"it has no tensor `{block}.ssm_dt.bias`")

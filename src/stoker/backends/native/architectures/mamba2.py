@@ -1,4 +1,4 @@
-"""The Mamba 2 mixer, as the architectures that have it write it down."""
+"""Describes layers with the Mamba 2 mixer, in the form that architectures have in files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stoker.backends.native.layer_parts import Recurrence
 
 _MAX_TAPS, _MAX_HEADS = 8, 1 << 16
 _GRANULE = 16
-"""What the sizes of heads and groups are multiples of."""
+"""The sizes of heads and states must be multiples of this."""
 
 
 def mamba2(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The parts of a Mamba 2 layer, by the names of `Layer`.
+    """The parts of a Mamba 2 layer, as fields of `Layer`.
 
     ```
     blk.0.ssm_in:  [ rows of the gate | of x (values) | of B (keys) | of C (queries) | of the steps of heads ]
@@ -22,11 +22,11 @@ def mamba2(model: Hyperparameters, index: int) -> dict[str, Any]:
 
     Args:
         model: the file.
-        index: which layer.
+        index: index of the layer.
 
     Raises:
         ModelFileInvalid: sizes contradict one another.
-        ModelUnsupported: heads or groups of a size that the kernels do not have.
+        ModelUnsupported: the kernels do not support the size of heads or states.
     """
     block, hidden = f"blk.{index}", model.hidden_size
     values, size = model.integer("ssm.inner_size"), model.integer("ssm.state_size")

@@ -1,4 +1,4 @@
-"""mellum: Mellum 2. A qwen3moe with windows in three of four layers, of which the others alone are stretched."""
+"""mellum: Mellum 2. A qwen3moe with windows in three of four layers; only the others have RoPE scaling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

@@ -1,6 +1,6 @@
 """minicpm: MiniCPM 1, 2 and 4, dense. A llama with scales of embedding, residuals and logits.
 
-minicpm3: MiniCPM 3 has these scales, keys and values that are one latent vector of each position, and LongRoPE.
+minicpm3: MiniCPM 3 has these scales, latent attention (MLA) and LongRoPE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec
 
 _EMBEDDING_SCALE, _DEPTH_SCALE, _BASE_SIZE = 12.0, 1.4, 256
-"""Of all models of this family; old files do not say, and those of MiniCPM 3 never do."""
+"""The same in all models of this family; old files lack them, and those of MiniCPM 3 always do."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

@@ -1,4 +1,4 @@
-"""minimax-m2: MiniMax M2. Experts chosen by sigmoids and a bias, and norms over all heads of queries and keys."""
+"""minimax-m2: MiniMax M2. Sigmoid routing with a bias, and norms over all heads of queries and of keys together."""
 
 from __future__ import annotations
 

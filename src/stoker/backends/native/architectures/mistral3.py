@@ -1,4 +1,4 @@
-"""mistral3: Mistral Small 3.1 and Ministral 3 as text models. A llama whose queries may grow with their position."""
+"""mistral3: Mistral Small 3.1 and Ministral 3 as text models. A llama that may scale queries by position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 
 def _scaling(model: Hyperparameters) -> RopeScaling:
-    """A file that has the multiplier takes back what YaRN does to sine and cosine."""
+    """The RoPE scaling. With `yarn_log_multiplier`, a factor that YaRN gives sine and cosine is undone."""
     check_betas(model)
     scaling, multiplier = model.rope_scaling(), model.optional_number("rope.scaling.yarn_log_multiplier")
     if multiplier is None or not scaling.is_yarn or scaling.factor <= 1:

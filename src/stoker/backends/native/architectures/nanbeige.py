@@ -1,5 +1,5 @@
-"""nanbeige: Nanbeige 4.2. A llama whose layers are computed in several rounds with the same weights; each round has
-keys and values of its own.
+"""nanbeige: Nanbeige 4.2. A llama whose layers are computed in several rounds (loops) with the same weights; each
+round has its own keys and values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_LAYERS = 512
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Unless the file says otherwise, the output norm stands between two rounds, too."""
+    """See `describe_decoder`. The output norm is also applied between two rounds, unless the file says otherwise."""
     num_rounds = model.integer("num_loops", 1, high=_MAX_LAYERS // model.num_layers)
     one_round = layers(model)
     norm = None if model.flag("skip_loop_final_norm", default=False) else model.norm("output_norm")

@@ -1,4 +1,4 @@
-"""neo-bert: NeoBERT. A llama that sees ahead, whose last norm has another name."""
+"""neo-bert: NeoBERT. A llama with bidirectional attention, and another name for its last norm."""
 
 from __future__ import annotations
 

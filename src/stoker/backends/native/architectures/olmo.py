@@ -1,6 +1,4 @@
-"""olmo: OLMo 1. A llama whose norms take the mean away and have no weights; queries, keys and values may be
-limited.
-"""
+"""olmo: OLMo 1. A llama with layer norms without weights; queries, keys and values may be clamped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""olmo2: OLMo 2 and 3. Norms after attention and feed-forward alone, and one over all heads; OLMo 3 has windows."""
+"""olmo2: OLMo 2 and 3. Norms only after attention and feed-forward, and over all heads together; OLMo 3 has windows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer
 
 _PERIOD = 4
-"""Each so-many-th layer sees everything."""
+"""In each group of this many layers, the last has no window."""
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Only layers that see everything are stretched."""
+    """See `describe_decoder`. Only layers without a window have RoPE scaling."""
     window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
     is_windowed = windowed_layers(model, _PERIOD)
     everything = rope(model, RopePairs.HALVES)

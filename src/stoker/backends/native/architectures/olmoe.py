@@ -1,4 +1,4 @@
-"""olmoe: OLMoE. Experts whose weights do not add up to 1, and norms over all heads of queries and keys."""
+"""olmoe: OLMoE. Expert weights are not normalized; norms over all heads of queries and of keys together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""phi3: Phi 3 and 4. Fused matrices, partly rotated heads, and LongRoPE with divisors for short and long contexts."""
+"""phi3: Phi 3 and 4. Fused matrices, RoPE on a part of heads, and LongRoPE, with divisors for two context lengths."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 def describe(model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer, **more: Any) -> DecoderSpec:
     """See `describe_decoder`.
 
-    The sliding window of the 4k models is left alone, as libllama does: their files do not say it reliably, and it is
-    half of the context.
+    The sliding window of the 4k models is ignored, as in libllama: their files do not say reliably that they have
+    one, and it is half of the context.
 
     Args:
         model: the file.
-        make: a layer from its index.
-        more: as in `decoder`.
+        make: makes a layer from its index.
+        more: see `decoder`.
     """
     return decoder(
         model,

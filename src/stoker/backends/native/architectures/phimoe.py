@@ -1,4 +1,4 @@
-"""phimoe: Phi 3.5 MoE and Phi mini MoE. A phi3 with experts, and biases in all of its norms and matrices."""
+"""phimoe: Phi 3.5 MoE and Phi mini MoE. A phi3 with experts, and biases in all norms and matrices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. As libllama computes it, whose norms leave the mean."""
+    """See `describe_decoder`. Its norms do not subtract the mean, as in libllama."""
     return phi3.describe(model, _layer, norm=NormKind.RMS_BIASED, output_norm=model.biased_norm("output_norm"))
 
 

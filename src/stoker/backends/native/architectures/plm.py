@@ -1,5 +1,5 @@
-"""plm: PLM 1.8B. Keys and values are one latent vector of each position, from which one matrix makes those of all
-heads; the feed-forward is a squared ReLU.
+"""plm: PLM 1.8B. Latent attention (MLA) with one matrix for the keys and values of all heads; a feed-forward without
+gate, with squared ReLU.
 """
 
 from __future__ import annotations

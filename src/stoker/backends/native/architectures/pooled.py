@@ -1,4 +1,4 @@
-"""What stands behind pooling in a file: EmbeddingGemma's projection, and the classifiers of models that rank."""
+"""Describes the layers after pooling: the projection of EmbeddingGemma, and classifiers of rerankers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BY_NUMBER = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 
 
 def read_pooled(model: Hyperparameters, spec: DecoderSpec) -> Pooled | None:
-    """What the file has; None = nothing.
+    """The layers after pooling; None = the file has none.
 
     Raises:
-        ModelUnsupported: it is to rank, and has no classifier.
+        ModelUnsupported: the file is a reranker without a classifier.
     """
     if model.integer("pooling_type", 0, low=0, high=1 << 16) == _RANK:
         dense = _classifier(model, spec)
@@ -27,7 +27,7 @@ def read_pooled(model: Hyperparameters, spec: DecoderSpec) -> Pooled | None:
 
 
 def unused_classifier(model: Hyperparameters, spec: DecoderSpec) -> frozenset[str]:
-    """Tensors of a classifier in a file that is not to rank."""
+    """Classifier tensors in the file of a model that is not a reranker."""
     if spec.pooled is not None and spec.pooled.is_classifier:
         return frozenset()
     return frozenset(name for name in _CLASSIFIER if model.has(name))

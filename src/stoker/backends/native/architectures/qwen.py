@@ -1,4 +1,4 @@
-"""qwen: Qwen 1. A qwen2 with fused matrices, whose feed-forward has half the size that the file says."""
+"""qwen: Qwen 1. A qwen2 with fused matrices; its feed-forward has half of the size in the file."""
 
 from __future__ import annotations
 

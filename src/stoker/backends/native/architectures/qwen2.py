@@ -1,4 +1,4 @@
-"""qwen2, pangu-embedded: Qwen 2 and 2.5. A llama with biases on queries, keys and values, and rotated halves."""
+"""qwen2, pangu-embedded: Qwen 2 and 2.5. A llama with biases of queries, keys and values, and NeoX-style RoPE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.backends.native.spec import DecoderSpec
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. The biases are taken because the file has them."""
+    """See `describe_decoder`. Biases are used because they are in the file."""
     return decoder(
         model,
         ropes=(rope(model, RopePairs.HALVES),),
@@ -18,5 +18,5 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_pangu(model: Hyperparameters) -> DecoderSpec:
-    """openPangu Embedded. See `describe_decoder`: its attention has a bias behind it, too."""
+    """openPangu Embedded. See `describe_decoder`: with a bias after attention, too."""
     return describe(model)

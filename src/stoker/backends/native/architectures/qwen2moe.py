@@ -1,4 +1,4 @@
-"""qwen2moe: Qwen 1.5 and 2 with experts. A qwen2 with experts beside a block that all rows share, with a gate."""
+"""qwen2moe: Qwen 1.5 and 2 with experts. A qwen2 with experts and a gated shared expert."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. The weights of a row's experts do not add up to 1."""
+    """See `describe_decoder`. The weights of a row's experts are not normalized to a sum of 1."""
     ropes = (rope(model, RopePairs.HALVES),)
     return decoder(model, ropes=ropes, layers=layers(model, _layer))
 

@@ -1,5 +1,5 @@
-"""qwen2vl, paddleocr: Qwen 2 VL and 2.5 VL as text models. A qwen2 that rotates along several axes,
-which are one for text.
+"""qwen2vl, paddleocr: Qwen 2 VL and 2.5 VL as text models. A qwen2 with M-RoPE, which for text equals
+RoPE.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""qwen3: Qwen 3, dense. A norm over each head of queries and keys, no biases, heads of their own size."""
+"""qwen3: Qwen 3, dense. Norms over each head of queries and keys, no biases, a separate head size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""qwen35: Qwen 3.5 and 3.6, dense. Gated delta nets, and attention with a gate behind it in each fourth layer."""
+"""qwen35: Qwen 3.5 and 3.6, dense. Gated delta nets, and gated attention in every fourth layer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def delta_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
     Args:
         model: the file.
-        index: which layer.
-        more: whatever it has besides, by the names of `Layer`.
+        index: index of the layer.
+        more: further fields of `Layer`.
     """
     more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **more}
     if has_attention(model, index):
@@ -41,13 +41,13 @@ def delta_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
 
 def attention_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer with attention and a gate behind it, and what it has besides, as `delta_layer` takes it."""
+    """A layer with gated attention. Arguments: see `delta_layer`."""
     more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **more}
     return layer_with_head_norms(model, index, **gated_queries(model, index), **more)
 
 
 def has_attention(model: Hyperparameters, index: int) -> bool:
-    """As the file lists it, or in each so-many-th layer."""
+    """Whether a layer has attention: as the file lists it, or every `full_attention_interval`-th layer."""
     are_recurrent = model.flags_of_layers("attention.recurrent_layers")
     if are_recurrent is not None:
         return not are_recurrent[index]
@@ -55,7 +55,7 @@ def has_attention(model: Hyperparameters, index: int) -> bool:
 
 
 def gated_queries(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """By the names of `Layer`.
+    """Queries and their gates, as fields of `Layer`.
 
     ```
     blk.3.attn_q:  [ rows of query head 0 | of its gate | rows of query head 1 | of its gate | … ]
@@ -70,7 +70,7 @@ def gated_queries(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The parts of a gated delta net, by the names of `Layer`.
+    """The parts of a gated delta net, as fields of `Layer`.
 
     ```
     blk.0.attn_qkv:  [ rows of queries | rows of keys | rows of values ]
@@ -78,11 +78,11 @@ def delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
 
     Args:
         model: the file.
-        index: which layer.
+        index: index of the layer.
 
     Raises:
         ModelFileInvalid: sizes contradict one another.
-        ModelUnsupported: matrices are put together in another way.
+        ModelUnsupported: the matrices are laid out in another way.
     """
     block, hidden = f"blk.{index}", model.hidden_size
     size, num_keys = model.integer("ssm.state_size"), model.integer("ssm.group_count", high=_MAX_HEADS)

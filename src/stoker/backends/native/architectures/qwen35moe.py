@@ -1,4 +1,4 @@
-"""qwen35moe: Qwen 3.5 and 3.6 with experts, beside a block that all rows share, with a gate."""
+"""qwen35moe: Qwen 3.5 and 3.6 with experts. A qwen35 with experts and a gated shared expert."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def further_layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def gated_experts(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """Experts whose weights add up to 1 and the block beside them, by the names of `Layer`."""
+    """Experts with normalized weights and the gated shared expert, as fields of `Layer`."""
     gate = model.linear(f"blk.{index}.ffn_gate_inp_shexp", 1, model.hidden_size)
     shared_size = model.integer("expert_shared_feed_forward_length", model.feed_forward_sizes[index])
     return expert_parts(model, index, shared_size=shared_size, routing={"is_normalised": True, "shared_gate": gate})

@@ -1,4 +1,4 @@
-"""qwen3moe: Qwen 3 with experts. A qwen3 whose feed-forward is a mixture."""
+"""qwen3moe: Qwen 3 with experts. A qwen3 with experts."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 
 def normalised_experts(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer of experts whose weights add up to 1, and with norms of heads; `more` as of `layer`."""
+    """A layer with experts with normalized weights, and norms over heads. Arguments: see `layer`."""
     return expert_layer(model, index, routing={"is_normalised": True}, **head_norms(model, index), **more)

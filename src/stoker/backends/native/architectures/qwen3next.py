@@ -1,4 +1,4 @@
-"""qwen3next: Qwen 3 Next. A qwen35moe whose neighboring heads share a key, and whose gates lie together.
+"""qwen3next: Qwen 3 Next. A qwen35moe in which adjacent heads of a delta net share a key, and beta and decay are fused:
 
 ```
 blk.0.ssm_ba:  [ beta of the heads of key head 0 | their decay | beta of those of key head 1 | their decay | … ]
@@ -42,7 +42,8 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def _of_old_file(model: Hyperparameters, index: int, of: Recurrence) -> dict[str, Linear]:
-    """
+    """The matrices of a delta net in an old file, where they are fused:
+
     ```
     blk.0.ssm_in:  [ query of key head 0 | its key | values of its heads | their gates | query of key head 1 | … ]
     ```

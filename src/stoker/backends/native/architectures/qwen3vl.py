@@ -1,4 +1,4 @@
-"""qwen3vl: Qwen 3 VL as a text model. A qwen3 whose rotations along several axes are one for text."""
+"""qwen3vl: Qwen 3 VL as a text model. A qwen3 with M-RoPE, which for text equals RoPE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoker.backends.native.spec import DecoderSpec
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Rows of images have parts of their own for the first layers (deepstack)."""
+    """See `describe_decoder`. Rows of images have further parts for the first layers (DeepStack)."""
     return decoder(
         model,
         deep_layers=model.integer("n_deepstack_layers", 0, low=0, high=model.num_layers - 1),

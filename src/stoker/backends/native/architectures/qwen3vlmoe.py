@@ -1,4 +1,4 @@
-"""qwen3vlmoe: Qwen 3 VL with experts as a text model. A qwen3moe whose rotations along axes are one for text."""
+"""qwen3vlmoe: Qwen 3 VL with experts as a text model. A qwen3moe with M-RoPE, which for text equals RoPE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.backends.native.spec import DecoderSpec
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Rows of images have parts of their own for the first layers (deepstack)."""
+    """See `describe_decoder`. Rows of images have further parts for the first layers (DeepStack)."""
     return decoder(
         model,
         deep_layers=model.integer("n_deepstack_layers", 0, low=0, high=model.num_layers - 1),

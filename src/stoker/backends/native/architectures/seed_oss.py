@@ -1,4 +1,4 @@
-"""seed_oss: Seed-OSS. A qwen2 with heads of their own size, and another name for the norm before the feed-forward."""
+"""seed_oss: Seed-OSS. A qwen2 with a separate head size, and another name for the norm before the feed-forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""smollm3: SmolLM 3. A llama in which each fourth layer rotates nothing."""
+"""smollm3: SmolLM 3. A llama without RoPE in every fourth layer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import DecoderSpec
 
 _PERIOD = 4
-"""Each so-many-th layer rotates nothing; no file says so."""
+"""In each group of this many layers, the last has no RoPE; no file says so."""
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
