@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Unpack, cast
 
 from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
 from stoker.engine.card_template import CardTemplate
@@ -25,7 +25,7 @@ from stoker.engine.questions import Questions
 from stoker.engine.requests import Requests
 from stoker.errors import EngineCrashed, ModelNotLoaded
 from stoker.text.chat_formats.probe import ChatFormat
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 from stoker.text.volatile import VolatileHeaders
 
 logger = logging.getLogger(__name__)
@@ -164,23 +164,9 @@ class RemoteEngine:
     def chat_format(self) -> ChatFormat:
         return self._known_template.chat_format
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """See `CardTemplate.render`. Safe to call from any thread."""
-        return self._known_template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            variables=template_kwargs,
-        )
+        return self._known_template.render(messages, **options)
 
     async def ask(self, question: Question[A]) -> A:
         return await self._questions.ask(question)

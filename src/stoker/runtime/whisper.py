@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Unpack, runtime_checkable
 
 from stoker.core.media import Media
 from stoker.core.speech import Segment, SpeechInfo, Wish
@@ -19,7 +19,7 @@ from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.question_messages import A, AdapterList, Answer, ChangeAdapters, Question, as_answer_to
 from stoker.errors import ModelNotLoaded, StokerError, UnsupportedParameter
 from stoker.media.transcriber import Heard, Transcriber
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 
 if TYPE_CHECKING:
     from stoker.text.chat_formats.probe import ChatFormat
@@ -108,15 +108,7 @@ class WhisperRuntime:
         """Raises UnsupportedParameter, see `generate`."""
         _refuse()
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """Raises UnsupportedParameter, see `generate`."""
         _refuse()
 
