@@ -142,7 +142,7 @@ class FakeRuntime:
 
     def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         flags = {name: options.get(name) for name in ("add_generation_prompt", "continue_final_message")}
-        given = {"tools": options["tools"]} if options.get("tools") else {}
+        given = {"tools": tools} if (tools := options.get("tools")) else {}
         self.rendered.append((messages, {**flags, **given, **(options.get("template_kwargs") or {})}))
         return "".join(f"<{message.role}>{message.text}" for message in messages)
 

@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import TypeVar
 
 import httpx2
 import msgspec
 
-from stoker.errors import InvalidInput, StokerError, Timeout
+from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
 from stoker.runtime.external.event_lines import EventLines, TooLong
+
+T = TypeVar("T")
 
 _HERE = "http://127.0.0.1:"
 _CONNECT_S = 3.0
@@ -124,3 +127,15 @@ def encoded(body: object) -> bytes:
         return _encode(body)
     except UnicodeEncodeError as error:  # a lone surrogate, which JSON from a client can contain
         raise InvalidInput(f"the request is not valid Unicode: {error.reason}", parameter="prompt") from error
+
+
+def decode(body: bytes, kind: type[T], what: str) -> T:
+    """Decodes the body of a reply, or an event; `what` names it in the error, such as `vLLM's version`.
+
+    Raises:
+        BackendError: the body does not have the form that this version of Stoker knows.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BackendError(f"{what} cannot be understood: {error}: {body[:200]!r}") from error

@@ -10,9 +10,9 @@ from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
 from stoker.engine.protocol import Output, PositionLogprobs, Progress, PromptToken, Timing, TokenLogprob, Usage
 from stoker.errors import BackendError, UnsupportedParameter
+from stoker.runtime.external.client import decode
 from stoker.runtime.llama_server import wire
-from stoker.runtime.llama_server.problems import problem_error
-from stoker.runtime.llama_server.wire import Completion, Position, Probability, Timings, decode
+from stoker.runtime.llama_server.wire import Completion, Position, Probability, Timings, problem_error
 
 SAME_NAME = (
     *("temperature", "dynatemp_range", "dynatemp_exponent", "top_p", "min_p", "typical_p", "top_n_sigma"),
@@ -146,7 +146,7 @@ class AnswerReader:
         Raises:
             StokerError: the event is an error, or cannot be decoded.
         """
-        completion = decode(event, Completion, "answer")
+        completion = decode(event, Completion, "llama-server's answer")
         if completion.error is not None:
             raise problem_error(completion.error.code, completion.error)
         if completion.prompt_progress is not None:

@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.core.request import check_token_ids
 from stoker.engine.cards import ModelCard
-from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Submit
 from stoker.engine.question_messages import (
     Answer,
@@ -28,10 +28,9 @@ from stoker.engine.question_messages import (
 from stoker.errors import ConfigError, UnsupportedParameter
 from stoker.media.decoder import check_available
 from stoker.runtime.external.answers import Asked
-from stoker.runtime.external.client import ServerClient
+from stoker.runtime.external.client import ServerClient, decode
 from stoker.runtime.external.config import RuntimeConfig, check_engine
 from stoker.runtime.external.incarnation import PROBE_S
-from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
 from stoker.runtime.llama_server.binary import ask_binary, find_binary
 from stoker.runtime.llama_server.card import make_card, make_info
@@ -42,8 +41,7 @@ from stoker.runtime.llama_server.program import Order
 from stoker.runtime.llama_server.remote_intake import RemoteIntake, check_no_adapters
 from stoker.runtime.llama_server.slots import Slots
 from stoker.runtime.llama_server.tokens import RemoteTokenizer
-from stoker.runtime.llama_server.wire import ModelList, Props, decode
-from stoker.text.volatile import VolatileHeaders
+from stoker.runtime.llama_server.wire import ModelList, Props
 
 _ASK_S = 10.0
 
@@ -101,8 +99,8 @@ class LlamaServed:
 
     async def learn(self, client: Callable[[], ServerClient]) -> ModelCard:
         model, tokenizer = self._prepared(), RemoteTokenizer(client)
-        props = decode(await client().get("/props", _ASK_S), Props, "properties")
-        listed = decode(await client().get("/v1/models", _ASK_S), ModelList, "list of models")
+        props = decode(await client().get("/props", _ASK_S), Props, "llama-server's properties")
+        listed = decode(await client().get("/v1/models", _ASK_S), ModelList, "llama-server's list of models")
         await tokenizer.learn(props.bos_token)
         can_generate = model.task is Task.TEXT
         card = make_card(
@@ -167,23 +165,6 @@ class LlamaServed:
     def _known(self) -> _Learned:
         assert self._learned is not None, "the model is loaded"
         return self._learned
-
-
-def llama_server_runtime(
-    engine: EngineConfig,
-    config: RuntimeConfig,
-    *,
-    supervision: SupervisionConfig | None = None,
-    volatile: VolatileHeaders | None = None,
-    repeats: bool = True,
-) -> ExternalRuntime:
-    """The `Runtime` of a model in llama-server. For the arguments see `LlamaServed` and `ExternalRuntime`.
-
-    Raises:
-        ConfigError: the configuration demands a feature that only Stoker's own engines have.
-    """
-    served = LlamaServed(engine, config)
-    return ExternalRuntime(served, engine, supervision=supervision, volatile=volatile, repeats=repeats)
 
 
 def _with_slot_folder(engine: EngineConfig) -> EngineConfig:

@@ -7,7 +7,8 @@ from stoker.engine.outlines import StreamOutline
 from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, TokenLogprob, Usage
 from stoker.engine.spans import State
 from stoker.errors import BackendError
-from stoker.runtime.vllm.wire import Choice, Event, decode, problem_error, token_id
+from stoker.runtime.external.client import decode
+from stoker.runtime.vllm.wire import Choice, Event, problem_error, token_id
 from stoker.text.detokenizer import Detokenizer
 from stoker.text.stop import StopMatcher
 from stoker.text.tokenizer import Tokenizer
@@ -65,7 +66,7 @@ class AnswerReader:
         """
         if event == _DONE:
             return self._end([], "", [], []) if self._reason is not None else None
-        found = decode(event, Event, "answer")
+        found = decode(event, Event, "vLLM's answer")
         if found.error is not None:
             raise problem_error(found.error.code, found.error)
         if found.usage is not None and found.usage.prompt_tokens_details is not None:
