@@ -17,8 +17,7 @@ from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import AdapterNotFound, InvalidInput
 from stoker.runtime.external.answers import Asked
 from stoker.runtime.external.client import encoded
-from stoker.runtime.llama_server.completion import AnswerReader, check_supported, completion_body
-from stoker.runtime.llama_server.constraints import constraint_fields
+from stoker.runtime.llama_server.completion import AnswerReader, check_supported, completion_body, constraint_fields
 from stoker.runtime.llama_server.media import RemoteMedia
 from stoker.runtime.llama_server.tokens import PromptPiece, RemoteTokenizer
 
