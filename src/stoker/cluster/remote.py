@@ -24,6 +24,8 @@ from stoker.engine.question_messages import A, BlocksHeld, LookAtBlocks, Questio
 from stoker.engine.questions import Questions
 from stoker.engine.requests import Requests
 from stoker.errors import EngineCrashed, ModelNotLoaded
+from stoker.runtime.cached_prefixes import CachedPrefixes
+from stoker.runtime.routing import Beginning
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Message, RenderOptions
 from stoker.text.volatile import VolatileHeaders
@@ -60,18 +62,6 @@ class Link(Protocol):
         ...
 
 
-class CacheListener(Protocol):
-    """Gets a replica's reports about its prefix cache."""
-
-    def on_heard(self, heard: Heard) -> None:
-        """Called when another front has sent a prompt to the replica."""
-        ...
-
-    def on_blocks(self, answer: BlocksHeld) -> bool:
-        """Called with a report of the replica's blocks. False = an earlier report is missing."""
-        ...
-
-
 class RemoteEngine:
     """The `Runtime` of one replica, from its connection until that is lost or closed. Belongs to one event loop.
 
@@ -98,14 +88,14 @@ class RemoteEngine:
         self._hello: asyncio.Future[Hello] | None = None
         self._template: CardTemplate | None = None
         self._beat = Beat("starting")
-        self._listener: CacheListener | None = None
+        self._prefixes: tuple[CachedPrefixes, int] | None = None
         self.node = ""
         """The address of the replica's node, once it is connected."""
         self._kv_events = ""
 
-    def listen(self, listener: CacheListener) -> None:
-        """Sets the listener for reports about the replica's prefix cache. To be called before `start`."""
-        self._listener = listener
+    def note_in(self, prefixes: CachedPrefixes, number: int) -> None:
+        """Has reports about the prefix cache noted there, as of the replica `number`. To be called before `start`."""
+        self._prefixes = prefixes, number
 
     @property
     def is_lost(self) -> bool:
@@ -223,7 +213,7 @@ class RemoteEngine:
             case Beat():
                 self._beat = report
             case Heard() | BlocksHeld():
-                self._tell_listener(report)
+                self._note(report)
             case Hello():
                 assert self._hello is not None
                 self._hello.set_result(report)
@@ -231,12 +221,15 @@ class RemoteEngine:
             case _:
                 self._questions.on_answer(report)
 
-    def _tell_listener(self, report: Heard | BlocksHeld) -> None:
-        if self._listener is None:
+    def _note(self, report: Heard | BlocksHeld) -> None:
+        if self._prefixes is None:
             return
+        prefixes, number = self._prefixes
         if isinstance(report, Heard):
-            self._listener.on_heard(report)
-        elif not self._listener.on_blocks(report):
+            beginning = Beginning(report.keys, report.num_tokens)
+            prefixes.note_heard(number, beginning)
+            prefixes.note_accepted(beginning, report.accepted)
+        elif not prefixes.note_held(number, report):
             with suppress(ModelNotLoaded):  # the next report is refused as well, and asks again
                 self._send(LookAtBlocks())
 
