@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 from stoker.core.media import Media
 from stoker.core.speech import Segment, SpeechInfo, Wish
@@ -100,17 +100,17 @@ class WhisperRuntime:
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         """Raises UnsupportedParameter: a Whisper model generates no text from a prompt."""
-        _refuse()
+        raise _refusal()
         yield Accepted(submit.request_id, 0)
 
     @property
     def chat_format(self) -> ChatFormat:
         """Raises UnsupportedParameter, see `generate`."""
-        _refuse()
+        raise _refusal()
 
     def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """Raises UnsupportedParameter, see `generate`."""
-        _refuse()
+        raise _refusal()
 
     async def ask(self, question: Question[A]) -> A:
         """Answers only a `ChangeAdapters` without changes; raises UnsupportedParameter for every other question."""
@@ -139,10 +139,6 @@ class WhisperRuntime:
 def _answer(question: Question[Any]) -> Answer:
     if isinstance(question, ChangeAdapters) and question.is_empty:
         return AdapterList(question.question_id, [])
-    raise _refusal()
-
-
-def _refuse() -> NoReturn:
     raise _refusal()
 
 
