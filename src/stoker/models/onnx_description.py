@@ -87,7 +87,8 @@ def describe_onnx(folder: JSONFolder) -> OnnxDescription:
     Raises:
         ModelFileInvalid: the chat template cannot be read.
     """
-    config = _text_config(folder.read_json("config.json"))
+    config = folder.read_json("config.json")
+    config = {**config, **_mapping(config, "text_config")}  # of a model for more than text, the language model's wins
     generation = folder.read_json("generation_config.json")
     genai = _mapping(folder.read_json("genai_config.json"), "model")
     metadata = folder.read_json("metadata.json")
@@ -106,11 +107,6 @@ def describe_onnx(folder: JSONFolder) -> OnnxDescription:
         hints=_hints(metadata),
         hardware=_hardware(_mapping(metadata, "hardware_requirements")),
     )
-
-
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a model for more than text, its language model's part wins."""
-    return {**config, **_mapping(config, "text_config")}
 
 
 def _ends(config: Mapping[str, Any]) -> Iterator[int]:
