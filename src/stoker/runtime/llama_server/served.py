@@ -115,7 +115,7 @@ class LlamaServed:
             card=card,
             tokenizer=tokenizer,
             intake=RemoteIntake(
-                make_info(card),
+                info=make_info(card),
                 can_generate=can_generate,
                 defaults=model.defaults,
                 tokenizer=tokenizer,
