@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from stoker.models.progress import Progress
     from stoker.runtime import whisper
     from stoker.runtime.base import Runtime
+    from stoker.runtime.external import runtime as external
     from stoker.runtime.llama_server import model_file
     from stoker.runtime.llama_server import served as llama_server
     from stoker.runtime.replica_config import ReplicaConfig
@@ -68,6 +69,7 @@ else:
     run = lazy_module("stoker.server.transport.run")  # a spare process is told its model before
     llama_server = lazy_module("stoker.runtime.llama_server.served")  # if it computes
     vllm = lazy_module("stoker.runtime.vllm.served")
+    external = lazy_module("stoker.runtime.external.runtime")
     whisper = lazy_module("stoker.runtime.whisper")
 
 logger = logging.getLogger(__name__)
@@ -234,8 +236,10 @@ def create_runtime(
     def one(config: EngineConfig, *, repeats: bool) -> Runtime:
         if runtime_config.runtime == "engine":
             return EngineClient(config, supervision=supervision, repeats=repeats, volatile=volatile, encoder=encoder)
-        external = vllm.vllm_runtime if runtime_config.runtime == "vllm" else llama_server.llama_server_runtime
-        return external(config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats)
+        served = vllm.VLLMServed if runtime_config.runtime == "vllm" else llama_server.LlamaServed
+        return external.ExternalRuntime(
+            served(config, runtime_config), config, supervision=supervision, volatile=volatile, repeats=repeats
+        )
 
     alone = one(engine, repeats=repeats)  # it also refuses impossible settings, whichever backend computes in the end
     if replicas is None or replicas.max_replicas == 1:

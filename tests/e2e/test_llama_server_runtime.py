@@ -20,8 +20,9 @@ from stoker.engine.config import EngineConfig
 from stoker.engine.question_messages import Embed, Tokenize
 from stoker.errors import ConfigError, EngineCrashed, ModelNotLoaded
 from stoker.runtime.external.config import RuntimeConfig
+from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.llama_server.binary import find_binary
-from stoker.runtime.llama_server.served import llama_server_runtime
+from stoker.runtime.llama_server.served import LlamaServed
 from tests.bert_models import Bert, normalised
 from tests.e2e.conftest import Server, serving
 from tests.unit.runtime.llama_server.fake import answer, ask
@@ -39,7 +40,7 @@ def computes_here(smollm2_path: Path) -> None:
 
     async def start() -> None:
         config = EngineConfig(model="m", model_path=str(smollm2_path), ctx_size=256, parallel=1)
-        runtime = llama_server_runtime(config, RuntimeConfig())
+        runtime = ExternalRuntime(LlamaServed(config, RuntimeConfig()), config)
         try:
             await runtime.start()
         finally:
@@ -150,7 +151,7 @@ def test_a_killed_llama_server_is_replaced(server: Server):
 def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):
     async def test() -> None:
         config = EngineConfig(model="minilm", model_path=str(minilm_path), parallel=2)
-        runtime = llama_server_runtime(config, RuntimeConfig())
+        runtime = ExternalRuntime(LlamaServed(config, RuntimeConfig()), config)
         try:
             await runtime.start()
             token_ids = (await runtime.ask(Tokenize("a cat sits"))).token_ids
@@ -173,7 +174,8 @@ def test_a_model_drafts_for_another(smollm2_path: Path):
 
     async def test() -> None:
         settings: Any = {"model_path": str(smollm2_path), "draft_model": str(smollm2_path), "ctx_size": 256}
-        runtime = llama_server_runtime(EngineConfig(model="m", parallel=1, **settings), RuntimeConfig())
+        config = EngineConfig(model="m", parallel=1, **settings)
+        runtime = ExternalRuntime(LlamaServed(config, RuntimeConfig()), config)
         try:
             await runtime.start()
             last = (await answer(runtime, ask("1, 2, 3, 4, 5, 6,", temperature=0, max_tokens=32, ignore_eos=True)))[-1]
@@ -190,9 +192,8 @@ def test_a_model_drafts_for_another(smollm2_path: Path):
 def test_a_damaged_model_is_named_in_the_error(smollm2_path: Path):
     async def test() -> None:
         config = EngineConfig(model="m", model_path=str(smollm2_path), ctx_size=256, parallel=1)
-        runtime = llama_server_runtime(
-            config, RuntimeConfig(llama_server_args="--override-kv llama.block_count=int:99")
-        )
+        further = RuntimeConfig(llama_server_args="--override-kv llama.block_count=int:99")
+        runtime = ExternalRuntime(LlamaServed(config, further), config)
         with pytest.raises(EngineCrashed, match="failed to load model"):
             await runtime.start()
         await runtime.close()

@@ -20,7 +20,7 @@ from stoker.engine.question_messages import Embed, Tokenize
 from stoker.errors import EngineCrashed, InvalidInput
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
-from stoker.runtime.vllm.served import vllm_runtime
+from stoker.runtime.vllm.served import VLLMServed
 from tests.safetensors_models import write_safetensors_folder
 from tests.unit.runtime.vllm.fake import answer, ask
 from tests.waiting import until
@@ -41,7 +41,7 @@ async def started(folder: Path, **settings: Any) -> AsyncGenerator[ExternalRunti
     arguments = "--enforce-eager --gpu-memory-utilization 0.2"
     further = RuntimeConfig(vllm_path=PROGRAM or "", vllm_args=arguments, vllm_start_s=BOUND_S)
     times = SupervisionConfig(heartbeat_timeout_s=BOUND_S, restart_wait_s=BOUND_S)
-    runtime = vllm_runtime(config, further, supervision=times)
+    runtime = ExternalRuntime(VLLMServed(config, further), config, supervision=times)
     try:
         await runtime.start()
         yield runtime

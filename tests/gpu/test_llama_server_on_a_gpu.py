@@ -24,7 +24,7 @@ from stoker.errors import ConfigError, ModelNotLoaded
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.llama_server.binary import environment_of, find_binary
-from stoker.runtime.llama_server.served import llama_server_runtime
+from stoker.runtime.llama_server.served import LlamaServed
 from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.runtime.llama_server.fake import answer, ask
 
@@ -65,7 +65,7 @@ async def started(model: Path, **settings: Any) -> AsyncGenerator[ExternalRuntim
     config = EngineConfig(model="m", model_path=str(model), ctx_size=128, parallel=2, threads=1, **settings)
     times = SupervisionConfig(heartbeat_timeout_s=BOUND_S, restart_wait_s=BOUND_S)
     further = RuntimeConfig(llama_server_start_s=BOUND_S, llama_server_args="--no-warmup --verbose")
-    runtime = llama_server_runtime(config, further, supervision=times)
+    runtime = ExternalRuntime(LlamaServed(config, further), config, supervision=times)
     try:
         try:
             await runtime.start()

@@ -68,7 +68,7 @@ def rendered(template: CardTemplate, *messages: dict[str, Any], memory: Thoughts
     given = messages_from_dicts(list(messages))
     variables = {"enable_thinking": True, "thinking": True} if template.chat_format.can_think else {}
     filled = given if memory is None else memory.filled_in(given)
-    return template.render(filled, tools=TOOLS, variables=variables)
+    return template.render(filled, tools=TOOLS, template_kwargs=variables)
 
 
 def assistant(call_id: str, **fields: Any) -> dict[str, Any]:

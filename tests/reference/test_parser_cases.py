@@ -57,8 +57,8 @@ class Model:
         self._template = CardTemplate(self.card)
         self.chat_format = self._template.chat_format
 
-    def render_chat(self, messages: Any, *, template_kwargs: Any = None, **options: Any) -> str:
-        return self._template.render(messages, variables=template_kwargs, **options)
+    def render_chat(self, messages: Any, **options: Any) -> str:
+        return self._template.render(messages, **options)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import NO_TOOLS, Tools, generic_calls
@@ -19,7 +19,7 @@ from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
 from stoker.text.chat_formats.table import CHATML_END, GENERIC, Format, marker_tokens
 from stoker.text.media_parts import MediaPart, media_of_parts
-from stoker.text.messages import Json, Message, TextPart
+from stoker.text.messages import Message, RenderOptions, TextPart
 
 
 class ChatModel(Protocol):
@@ -35,15 +35,7 @@ class ChatModel(Protocol):
         """How the model reasons and calls tools."""
         ...
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """The prompt text of a conversation, by the model's own chat template.
 
         Raises:

@@ -10,7 +10,7 @@ import typer
 from stoker.cli.announce import announce
 from stoker.cli.answer import write
 from stoker.cli.command import Command
-from stoker.cli.later import cluster_config, cluster_documents, cluster_local, keys, listener
+from stoker.cli.later import cluster_config, cluster_local, keys, listener
 from stoker.cli.options import (
     ENGINE,
     MODELS,
@@ -125,7 +125,7 @@ def config(
     write("# The environment of every node, before Ray starts:\n")
     write("".join(f"#   {name}={value}\n" for name, value in cluster_config.ENVIRONMENT.items()))
     write("#   RAY_AUTH_MODE=token\n")
-    write(cluster_documents.as_yaml(found.as_document()))
+    write(cluster_config.as_yaml(found.as_document()))
 
 
 @cluster.command(cls=Command, epilog=EXIT_CODES)

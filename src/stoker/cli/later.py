@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from stoker.cli.talk import commands as talk_commands
     from stoker.cli.talk import talk as conversation
     from stoker.cluster import config as cluster_config
-    from stoker.cluster import documents as cluster_documents
     from stoker.cluster import local as cluster_local
     from stoker.core import params
     from stoker.engine import config as engine_config
@@ -84,7 +83,6 @@ else:
     catalog = lazy_module("stoker.models.catalog")
     chat = lazy_module("stoker.cli.chat")
     cluster_config = lazy_module("stoker.cluster.config")
-    cluster_documents = lazy_module("stoker.cluster.documents")
     cluster_local = lazy_module("stoker.cluster.local")
     commands = lazy_module("stoker.cli.commands")
     conversation = lazy_module("stoker.cli.talk.talk")

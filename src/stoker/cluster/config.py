@@ -215,3 +215,15 @@ def _loaded(settings: Mapping[str, Any]) -> Config:
     except msgspec.ValidationError as error:
         raise ConfigError(f"a setting of the cluster cannot be used: {error}") from error
     return load_config(flags, file=Path(os.devnull), environ={})
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """The configuration as YAML, for display and for `serve deploy`.
+
+    Raises:
+        ConfigError: PyYAML, which comes with Ray, is not installed.
+    """
+    try:
+        return msgspec.yaml.encode(document).decode()
+    except ImportError as error:
+        raise ConfigError("PyYAML is not installed: pip install 'stoker[ray]'", key="ray") from error

@@ -19,15 +19,12 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from random import random
 
-from stoker.cluster.messages import Heard
 from stoker.cluster.remote import RemoteEngine
 from stoker.engine.cards import is_same_model
-from stoker.engine.question_messages import BlocksHeld
 from stoker.errors import ModelNotLoaded, Overloaded, StokerError
 from stoker.runtime.cached_prefixes import CachedPrefixes
 from stoker.runtime.replica import Phase, Replica
 from stoker.runtime.replica_set import ReplicaSet
-from stoker.runtime.routing import Beginning
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +169,7 @@ class ClusterFleet:
     def _add(self, replica_id: str) -> None:
         runtime = self._connect(replica_id)
         replica = Replica(self.members.free_number, runtime, rank=random())
-        runtime.listen(_Prefixes(self.prefixes, replica.number))
+        runtime.note_in(self.prefixes, replica.number)
         self.members.add(replica)
         self._ids[replica] = replica_id
         task = asyncio.create_task(self._start(replica, replica_id), name=f"stoker-connect-{replica_id}")
@@ -217,19 +214,3 @@ class ClusterFleet:
         while True:
             self.check()
             await asyncio.sleep(CHECK_S)
-
-
-class _Prefixes:
-    """Passes one replica's reports on to the fleet's `CachedPrefixes`. See `CacheListener`."""
-
-    def __init__(self, prefixes: CachedPrefixes, number: int) -> None:
-        self._prefixes = prefixes
-        self._number = number
-
-    def on_heard(self, heard: Heard) -> None:
-        beginning = Beginning(heard.keys, heard.num_tokens)
-        self._prefixes.note_heard(self._number, beginning)
-        self._prefixes.note_accepted(beginning, heard.accepted)
-
-    def on_blocks(self, answer: BlocksHeld) -> bool:
-        return self._prefixes.note_held(self._number, answer)

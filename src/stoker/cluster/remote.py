@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Unpack, cast
 
 from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
 from stoker.engine.card_template import CardTemplate
@@ -24,8 +24,10 @@ from stoker.engine.question_messages import A, BlocksHeld, LookAtBlocks, Questio
 from stoker.engine.questions import Questions
 from stoker.engine.requests import Requests
 from stoker.errors import EngineCrashed, ModelNotLoaded
+from stoker.runtime.cached_prefixes import CachedPrefixes
+from stoker.runtime.routing import Beginning
 from stoker.text.chat_formats.probe import ChatFormat
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 from stoker.text.volatile import VolatileHeaders
 
 logger = logging.getLogger(__name__)
@@ -60,18 +62,6 @@ class Link(Protocol):
         ...
 
 
-class CacheListener(Protocol):
-    """Gets a replica's reports about its prefix cache."""
-
-    def on_heard(self, heard: Heard) -> None:
-        """Called when another front has sent a prompt to the replica."""
-        ...
-
-    def on_blocks(self, answer: BlocksHeld) -> bool:
-        """Called with a report of the replica's blocks. False = an earlier report is missing."""
-        ...
-
-
 class RemoteEngine:
     """The `Runtime` of one replica, from its connection until that is lost or closed. Belongs to one event loop.
 
@@ -98,14 +88,14 @@ class RemoteEngine:
         self._hello: asyncio.Future[Hello] | None = None
         self._template: CardTemplate | None = None
         self._beat = Beat("starting")
-        self._listener: CacheListener | None = None
+        self._prefixes: tuple[CachedPrefixes, int] | None = None
         self.node = ""
         """The address of the replica's node, once it is connected."""
         self._kv_events = ""
 
-    def listen(self, listener: CacheListener) -> None:
-        """Sets the listener for reports about the replica's prefix cache. To be called before `start`."""
-        self._listener = listener
+    def note_in(self, prefixes: CachedPrefixes, number: int) -> None:
+        """Has reports about the prefix cache noted there, as of the replica `number`. To be called before `start`."""
+        self._prefixes = prefixes, number
 
     @property
     def is_lost(self) -> bool:
@@ -164,23 +154,9 @@ class RemoteEngine:
     def chat_format(self) -> ChatFormat:
         return self._known_template.chat_format
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """See `CardTemplate.render`. Safe to call from any thread."""
-        return self._known_template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            variables=template_kwargs,
-        )
+        return self._known_template.render(messages, **options)
 
     async def ask(self, question: Question[A]) -> A:
         return await self._questions.ask(question)
@@ -237,7 +213,7 @@ class RemoteEngine:
             case Beat():
                 self._beat = report
             case Heard() | BlocksHeld():
-                self._tell_listener(report)
+                self._note(report)
             case Hello():
                 assert self._hello is not None
                 self._hello.set_result(report)
@@ -245,12 +221,15 @@ class RemoteEngine:
             case _:
                 self._questions.on_answer(report)
 
-    def _tell_listener(self, report: Heard | BlocksHeld) -> None:
-        if self._listener is None:
+    def _note(self, report: Heard | BlocksHeld) -> None:
+        if self._prefixes is None:
             return
+        prefixes, number = self._prefixes
         if isinstance(report, Heard):
-            self._listener.on_heard(report)
-        elif not self._listener.on_blocks(report):
+            beginning = Beginning(report.keys, report.num_tokens)
+            prefixes.note_heard(number, beginning)
+            prefixes.note_accepted(beginning, report.accepted)
+        elif not prefixes.note_held(number, report):
             with suppress(ModelNotLoaded):  # the next report is refused as well, and asks again
                 self._send(LookAtBlocks())
 

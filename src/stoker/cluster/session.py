@@ -16,7 +16,6 @@ import msgspec
 from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
 from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.engine.blocks_held import StoredBlocks
-from stoker.engine.health import Health
 from stoker.engine.protocol import Abort, Accepted, Failed, Output, Pause, Resume, Submit
 from stoker.engine.question_messages import (
     BlocksHeld,
@@ -241,7 +240,8 @@ class Session:
         self._is_beat_due = False
         others = list(self._others())
         num_open, num_tokens = sum(other.num_open for other in others), sum(other.num_tokens for other in others)
-        self._tell(beat_of(self._runtime.health(), num_open, num_tokens))
+        health = self._runtime.health()
+        self._tell(Beat(health.state, health.num_restarts, health.last_error, health.heartbeat, num_open, num_tokens))
 
     async def _keep_beating(self) -> None:
         while self._num_unheard * BEAT_S < PATIENCE_S:
@@ -250,17 +250,6 @@ class Session:
             await asyncio.sleep(BEAT_S)
         self._is_closed = True
         self._has_news.set()
-
-
-def beat_of(health: Health, num_others: int, others_tokens: int) -> Beat:
-    """The health of a runtime as a message to one front, with the load by other fronts.
-
-    Args:
-        health: of the replica's runtime.
-        num_others: number of open requests of other fronts.
-        others_tokens: tokens that the replica has still to compute for them.
-    """
-    return Beat(health.state, health.num_restarts, health.last_error, health.heartbeat, num_others, others_tokens)
 
 
 def _check_possible(question: Question[Any]) -> None:

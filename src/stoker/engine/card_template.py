@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 from stoker.engine.cards import ModelCard
 from stoker.errors import InvalidInput, TemplateError
 from stoker.lazy import lazy_module
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Json, Message, RenderOptions
 from stoker.text.volatile import VolatileHeaders
 
 if TYPE_CHECKING:
@@ -48,23 +48,12 @@ class CardTemplate:
         self._card = card
         self._volatile = volatile or VolatileHeaders(())
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        variables: Mapping[str, object] | None = None,
-    ) -> str:
+    def render(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """The prompt text of a conversation.
 
         Args:
             messages: the conversation, oldest first; not empty.
-            add_generation_prompt: open the assistant's turn at the end.
-            continue_final_message: leave the last message open, so that the answer continues it.
-            tools: tools that the model may call, defined as in OpenAI's API.
-            variables: further variables of the template (such as `enable_thinking`).
+            options: see `RenderOptions`.
 
         Raises:
             InvalidInput: a message has no content, or an unusual role that the template does not name.
@@ -73,13 +62,15 @@ class CardTemplate:
         self._check(messages)
         messages = self._with_all_instructions(self._with_system(messages))
         given: Sequence[Mapping[str, Json]] | None = None
+        tools = options.get("tools", ())
         if tools or any(message.tool_calls or message.role == "tool" for message in messages):
             messages, given = conversation.prepared(messages, tools, self.chat_format)
+        variables: Mapping[str, Any] = options.get("template_kwargs") or {}  # the server keeps the named ones out
         render = partial(
             self._compiled.render,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            **(variables or {}),  # pyright: ignore[reportArgumentType]  # the server keeps the named ones out
+            add_generation_prompt=options.get("add_generation_prompt", True),
+            continue_final_message=options.get("continue_final_message", False),
+            **variables,
         )
         try:
             return render(self._volatile.drop(messages), tools=given)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -23,7 +23,7 @@ from stoker.engine.requests import PendingRequest, Requests
 from stoker.engine.spare import ENGINE_COMMAND
 from stoker.engine.supervisor import State, Supervisor
 from stoker.errors import ModelNotLoaded, StokerError, Timeout
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 from stoker.text.volatile import VolatileHeaders
 
 if TYPE_CHECKING:
@@ -179,23 +179,9 @@ class EngineClient:
     def chat_format(self) -> ChatFormat:
         return self._known_template.chat_format
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """See `CardTemplate.render`. Safe to call from any thread."""
-        return self._known_template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            variables=template_kwargs,
-        )
+        return self._known_template.render(messages, **options)
 
     async def ask(self, question: Question[A]) -> A:
         """Asks the engine a question and returns its answer. Cancellation aborts an `Embed`. A restarted child loads

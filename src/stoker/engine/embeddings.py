@@ -299,6 +299,13 @@ def normalised(rows: Rows, norm: int) -> Rows:
     return (values / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
+def as_rows(values: list[list[float]]) -> Rows:
+    """The values as an array of shape `(inputs, size)`; without rows if their lengths differ."""
+    if len(set(map(len, values))) != 1:
+        return np.empty((0, 1), dtype=np.float32)
+    return np.array(values, dtype=np.float32)
+
+
 def _request(embed: Embed, index: int, token_ids: list[int]) -> Request:
     return Request(
         request_id=f"{embed.question_id}-{index}",
@@ -349,8 +356,8 @@ def embedding_token_ids(tokenizer: Tokenizer, info: EmbeddingInfo, embed: Embed)
     found: list[list[int]] = []
     for index, given in enumerate(embed.inputs):
         name = f"`{embed.parameter}[{index}]`"
-        if isinstance(given, str) and not embed.truncates:
-            _check_length(tokenizer.fewest_tokens(given), info.max_tokens, name, at_least=True)
+        if isinstance(given, str) and not embed.truncates and tokenizer.fewest_tokens(given) > info.max_tokens:
+            raise input_too_long(tokenizer.fewest_tokens(given), info.max_tokens, name, at_least=True)
         try:
             token_ids = _token_ids(tokenizer, info, embed, given)
         except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
@@ -374,21 +381,21 @@ def _token_ids(tokenizer: Tokenizer, info: EmbeddingInfo, embed: Embed, given: s
     return with_bos(tokenizer, [*query, *info.separator, *document, *info.suffix])
 
 
-def _check_length(num_tokens: int, limit: int, name: str, *, at_least: bool) -> None:
-    if num_tokens > limit:
-        count = f"at least {num_tokens}" if at_least else num_tokens
-        raise ContextLengthExceeded(
-            f"{name} has {count} tokens, but this model takes at most {limit}: it exceeds the available context size. "
-            f"Shorten it, or request truncation.",
-            num_prompt_tokens=num_tokens,
-            context_size=limit,
-        )
+def input_too_long(num_tokens: int, limit: int, name: str, *, at_least: bool = False) -> ContextLengthExceeded:
+    """The error for an input of `num_tokens` tokens or, with `at_least`, of at least that number of tokens."""
+    count = f"at least {num_tokens}" if at_least else num_tokens
+    return ContextLengthExceeded(
+        f"{name} has {count} tokens, but this model takes at most {limit}: it exceeds the available context size. "
+        f"Shorten it, or request truncation.",
+        num_prompt_tokens=num_tokens,
+        context_size=limit,
+    )
 
 
 def _fitting(token_ids: list[int], num_suffix: int, limit: int, name: str, *, truncates: bool) -> list[int]:
     if len(token_ids) <= limit:
         return token_ids
     if not truncates:
-        _check_length(len(token_ids), limit, name, at_least=False)
+        raise input_too_long(len(token_ids), limit, name)
     kept = max(limit - num_suffix, 0)
     return [*token_ids[:kept], *token_ids[len(token_ids) - (limit - kept) :]]

@@ -15,7 +15,7 @@ from stoker.core.model_info import ModelInfo
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
 from stoker.engine.metrics import COMPILE_BOUNDS
-from stoker.engine.spans import SpanFollower, SpannedConstraint
+from stoker.engine.spans import SpanFollower, SpannedConstraint, State
 from stoker.errors import GrammarTooComplex, InvalidInput, Overloaded
 from stoker.lazy import lazy_module
 from stoker.sampling.constraint import Constraint
@@ -46,6 +46,14 @@ class StreamOutline:
     """Ignore stop strings in reasoning."""
     ends: tuple[str, ...] = ()
     """Texts that end the answer but are not reported as stop strings."""
+
+    def follow(self, token_id: int) -> bool:
+        """Advances the detection of reasoning by a token. Returns whether the token belongs to the reasoning."""
+        if self.reasoning is None:
+            return False
+        was_content = self.reasoning.state is State.CONTENT
+        self.reasoning.push(token_id)
+        return not was_content and self.reasoning.num_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.engine.adapters import Lease
 from stoker.engine.outlines import StreamOutline
 from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, SessionUse, Timing, TokenLogprob, Usage
-from stoker.engine.spans import State
 from stoker.engine.traces import Trace, Tracer
 from stoker.engine.view import Progress
 from stoker.sampling.candidates import Row
@@ -147,7 +146,7 @@ class Stream:
             self._stop_match = token_id
         is_reasoning = False
         if not self._is_plain:
-            is_reasoning = self._follow(token_id)
+            is_reasoning = self._outline.follow(token_id)
             if is_text and self._is_whole:
                 self.finish_reason = finish_reason = FinishReason.STOP
             is_text = not self._mark(token_id) and is_text
@@ -167,15 +166,6 @@ class Stream:
         self._text += self._stops.flush() + self._detokenizer.flush()
         self._marks.append((len(self._text), marker))
         return True
-
-    def _follow(self, token_id: int) -> bool:
-        """Advances the detection of reasoning by a token. Returns whether the token belongs to the reasoning."""
-        follower = self._outline.reasoning
-        if follower is None:
-            return False
-        was_content = follower.state is State.CONTENT
-        follower.push(token_id)
-        return not was_content and follower.num_tokens > 0
 
     @property
     def _is_whole(self) -> bool:

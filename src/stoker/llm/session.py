@@ -15,9 +15,9 @@ import os
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
 
@@ -51,7 +51,7 @@ from stoker.llm.files import SessionMedia
 from stoker.loading.encoders import create_encoder
 from stoker.loading.locating import local_model, with_preset
 from stoker.text.chat_formats.probe import ChatFormat
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 
 if TYPE_CHECKING:
     from stoker.models.progress import Progress
@@ -217,23 +217,9 @@ class Session:
         """See `ChatModel`."""
         return self._template.chat_format
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """See `ChatModel`."""
-        return self._template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            variables=template_kwargs,
-        )
+        return self._template.render(messages, **options)
 
     def submit(self, answer: Answer, ask: Ask) -> None:
         """Starts a request. If this raises, the answer has ended too.

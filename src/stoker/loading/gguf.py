@@ -18,8 +18,7 @@ from stoker.errors import StokerError
 from stoker.loading.encoders import usable_projector
 from stoker.loading.loader import MAX_SLOTS, usual_slots
 from stoker.loading.preparing import take_prepared
-from stoker.models.description import describe
-from stoker.models.embedding import read_pooling
+from stoker.models.description import describe, read_pooling
 from stoker.models.gguf import GGUFFile, part_paths, read_gguf
 from stoker.models.lora import lora_target, read_lora
 from stoker.models.model_defaults import model_defaults

@@ -34,7 +34,7 @@ from stoker.loading.encoders import usable_projector
 from stoker.loading.gguf import GGUFModel, part_progress
 from stoker.loading.loader import MAX_SLOTS, asked_sizes, only_llama
 from stoker.models.cache import packed_dir
-from stoker.models.embedding import read_pooling
+from stoker.models.description import read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, SmallerKV, memory_needs

@@ -80,7 +80,8 @@ def _texts(data: bytes, max_pages: int) -> Iterator[str]:
         _decrypt(reader)
     count = len(reader.pages)
     if not 1 <= count <= max_pages:
-        raise FileRefused(f"has {count} pages: it may have 1 to {max_pages}" + _why(max_pages))
+        why = ", because each becomes an image" if max_pages == MAX_PICTURES else ""
+        raise FileRefused(f"has {count} pages: it may have 1 to {max_pages}{why}")
     num_chars = 0
     for page in reader.pages:
         text = page.extract_text().encode("utf-8", "replace").decode()
@@ -88,10 +89,6 @@ def _texts(data: bytes, max_pages: int) -> Iterator[str]:
         if num_chars > MAX_TEXT:
             raise FileRefused(f"has more than {MAX_TEXT} characters of text")
         yield text
-
-
-def _why(max_pages: int) -> str:
-    return ", because each becomes an image" if max_pages == MAX_PICTURES else ""
 
 
 def _decrypt(reader: pypdf.PdfReader) -> None:

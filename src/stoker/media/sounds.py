@@ -94,7 +94,7 @@ def _pieces(container: InputContainer, rate: int) -> Iterator[NDArray[np.float32
     # No mixing to one channel here: FFmpeg's mix can be louder than each channel, and is then clipped.
     resampler = AudioResampler(format="flt", rate=rate)
     for frame in container.decode(stream):
-        _check_frame(frame)
+        _check_rate(frame.sample_rate, frame.layout.nb_channels)  # it may differ from the rate in the header
         frame.pts = None  # gaps and jumps in timestamps must not become silence
         yield from map(_plain, resampler.resample(frame))
     yield from map(_plain, resampler.resample(None))
@@ -118,11 +118,6 @@ def _check_codec(codec: AudioCodecContext | None) -> None:
         message = f"is encoded as {codec.name}, which is not supported: send PCM, MP3, AAC, FLAC, Opus or Vorbis"
         raise FileRefused(message)
     _check_rate(codec.sample_rate, codec.channels)
-
-
-def _check_frame(frame: AudioFrame) -> None:
-    """Checks a decoded frame, since its sample rate may differ from the rate in the header."""
-    _check_rate(frame.sample_rate, frame.layout.nb_channels)
 
 
 def _check_rate(rate: int, num_channels: int) -> None:

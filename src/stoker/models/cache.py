@@ -24,6 +24,7 @@ import msgspec
 import platformdirs
 
 from stoker.errors import ConfigError, ModelError, ResourceExhausted, reason_of
+from stoker.models.whole_files import write_whole
 
 PACKED_DIR = "STOKER_PACKED_DIR"
 """The environment variable that names the folder of packed weights."""
@@ -112,12 +113,7 @@ def write_receipt(at: Path, model: str, source: str, file: Path, sha256: str) ->
     """Notes that `file`, which is or will be at `at`, was checked just now."""
     status = file.stat()
     receipt = Receipt(model, source, sha256, status.st_size, status.st_mtime_ns)
-    replacement = receipt_path(at).with_name(f".{at.name}.json.{os.getpid()}")
-    try:
-        replacement.write_bytes(msgspec.json.encode(receipt))
-        os.replace(replacement, receipt_path(at))
-    finally:
-        replacement.unlink(missing_ok=True)
+    write_whole(receipt_path(at), msgspec.json.encode(receipt))
 
 
 def is_whole(path: Path, sha256: str | None = None) -> bool:

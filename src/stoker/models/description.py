@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from stoker.core.embedding import Pooling
 from stoker.models.gguf import GGUFFile, TensorInfo, part_paths, read_gguf
 from stoker.models.gguf_types import FILE_TYPE_NAMES
 
 _CHAT_TEMPLATE = "tokenizer.chat_template"
+_POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST, 4: Pooling.RANK}
+"""llama.cpp's `llama_pooling_type`; 0 means none, which is no embedding of a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +82,8 @@ def _quantization(gguf: GGUFFile, tensors: list[TensorInfo]) -> str:
     for tensor in tensors:
         sizes[tensor.type.name] += tensor.num_bytes
     return sizes.most_common(1)[0][0] if sizes else "unknown"
+
+
+def read_pooling(gguf: GGUFFile) -> Pooling | None:
+    """How the hidden states become one embedding; None = the model was not made for it, or does not say."""
+    return _POOLING.get(gguf.get_int(gguf.own_key("pooling_type")) or 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from stoker.errors import ModelFileInvalid
 from stoker.lazy import lazy_module
-from stoker.models.gguf_types import SCALAR_DTYPES, SCALAR_FORMATS, TENSOR_TYPES, TensorType, ValueType
+from stoker.models.gguf_types import SCALAR_FORMATS, TENSOR_TYPES, TensorType, ValueType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ class GGUFArray:
 
     def numbers(self) -> NDArray[np.generic]:
         """A copy of shape `(count,)` in the file's own type; booleans as uint8 0 and 1."""
-        dtype = SCALAR_DTYPES.get(self.element_type)
+        dtype = SCALAR_FORMATS.get(self.element_type)
         if dtype is None:
             self._parser.fail(f"`{self.key}` holds {self.element_type.name.lower()}s, not numbers")
         values = np.frombuffer(self._parser.buffer, dtype=dtype, count=self.count, offset=self.start).copy()

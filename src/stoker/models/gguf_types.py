@@ -40,21 +40,7 @@ SCALAR_FORMATS: dict[ValueType, str] = {
     ValueType.INT64: "<q",
     ValueType.FLOAT64: "<d",
 }
-"""`struct` formats of the scalar types; numpy's dtype strings of the same layout are in `SCALAR_DTYPES`."""
-
-SCALAR_DTYPES: dict[ValueType, str] = {
-    ValueType.UINT8: "<u1",
-    ValueType.INT8: "<i1",
-    ValueType.UINT16: "<u2",
-    ValueType.INT16: "<i2",
-    ValueType.UINT32: "<u4",
-    ValueType.INT32: "<i4",
-    ValueType.FLOAT32: "<f4",
-    ValueType.BOOL: "<u1",
-    ValueType.UINT64: "<u8",
-    ValueType.INT64: "<i8",
-    ValueType.FLOAT64: "<f8",
-}
+"""`struct` formats of the scalar types, which numpy reads as dtypes, too."""
 
 
 @dataclass(frozen=True, slots=True)

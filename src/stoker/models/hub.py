@@ -13,8 +13,10 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import httpx2
@@ -24,8 +26,19 @@ from huggingface_hub import hf_hub_url
 from stoker.errors import DownloadFailed, ModelError, ResourceExhausted
 from stoker.models.cache import NewFile, check_free_space, part_note_path, writing
 from stoker.models.catalog import HubFile
-from stoker.models.hub_http import HUB_ERRORS, STALL_S, answer, endpoint, explaining, open_response, reason
+from stoker.models.hub_http import (
+    HUB_ERRORS,
+    STALL_S,
+    answer,
+    endpoint,
+    explaining,
+    in_background,
+    open_response,
+    reason,
+)
 from stoker.models.progress import Progress
+
+T = TypeVar("T")
 
 _MAX_RESUMES = 3
 """In a row, without a byte between them."""
@@ -67,10 +80,7 @@ def search_models(words: str, *, limit: int, within_s: float = 10.0) -> list[Fou
     """
     query = urlencode({"search": words, "filter": "gguf", "sort": "downloads", "direction": -1, "limit": limit})
     with explaining("the search on the hub failed"):
-        response = open_response(f"{endpoint()}/api/models?{query}", within_s)
-        with closing(response):
-            body = answer(lambda: _read_bounded(response), within_s)
-        return msgspec.json.decode(body, type=list[FoundModel])[:limit]
+        return _asked(f"?{query}", list[FoundModel], within_s)[:limit]
 
 
 def list_files(repo: str, *, within_s: float) -> list[str]:
@@ -79,12 +89,13 @@ def list_files(repo: str, *, within_s: float) -> list[str]:
     Raises:
         DownloadFailed: the hub does not answer within `within_s` seconds, or knows no such repository.
     """
-
     with explaining(f"hub {repo}"):
-        response = open_response(f"{endpoint()}/api/models/{repo}", within_s)
-        with closing(response):
-            body = answer(lambda: _read_bounded(response), within_s)
-        return [sibling.rfilename for sibling in msgspec.json.decode(body, type=_Repository).siblings]
+        return [sibling.rfilename for sibling in _asked(f"/{repo}", _Repository, within_s).siblings]
+
+
+def _asked(about: str, kind: type[T], within_s: float) -> T:
+    with closing(open_response(f"{endpoint()}/api/models{about}", within_s)) as response:
+        return msgspec.json.decode(answer(lambda: _read_bounded(response), within_s), type=kind)
 
 
 def _read_bounded(response: httpx2.Response) -> bytes:
@@ -270,27 +281,13 @@ def pieces(urls: Sequence[str], offset: int, size: int) -> Generator[bytes]:
     try:
         while True:
             while len(under_way) < MAX_CONNECTIONS and (start := next(starts, None)) is not None:
-                under_way.append(_begin(urls, start, min(start + PIECE_BYTES, size), size, stopped))
+                end = min(start + PIECE_BYTES, size)
+                under_way.append(in_background(partial(_piece, urls, start, end, size, stopped)))
             if not under_way:
                 return
             yield under_way.popleft().result()
     finally:
         stopped.set()
-
-
-def _begin(urls: Sequence[str], start: int, end: int, size: int, stopped: Event) -> Future[bytes]:
-    future: Future[bytes] = Future()
-
-    def run() -> None:
-        try:
-            piece = _piece(urls, start, end, size, stopped)
-        except Exception as error:  # noqa: BLE001  # raised where it is waited for
-            future.set_exception(error)
-        else:
-            future.set_result(piece)
-
-    Thread(target=run, name="stoker-hub", daemon=True).start()
-    return future
 
 
 def _piece(urls: Sequence[str], start: int, end: int, size: int, stopped: Event) -> bytes:

@@ -84,6 +84,17 @@ def answer(ask: Callable[[], _T], within_s: float, discard: Callable[[_T], None]
     A thread, because no timeout of the client covers name resolution, and nothing can interrupt it: the thread then
     ends by itself when the resolver gives up, and as a daemon does not hold up the end of the program.
     """
+    future = in_background(ask)
+    try:
+        return future.result(timeout=within_s)
+    except TimeoutError:
+        if discard is not None:
+            future.add_done_callback(lambda late: None if late.exception() else discard(late.result()))
+        raise TimeoutError(f"no answer within {within_s:g} s") from None
+
+
+def in_background(ask: Callable[[], _T]) -> Future[_T]:
+    """The result of `ask`, which runs on a thread of its own."""
     future: Future[_T] = Future()
 
     def run() -> None:
@@ -95,12 +106,7 @@ def answer(ask: Callable[[], _T], within_s: float, discard: Callable[[_T], None]
             future.set_result(result)
 
     Thread(target=run, name="stoker-hub", daemon=True).start()
-    try:
-        return future.result(timeout=within_s)
-    except TimeoutError:
-        if discard is not None:
-            future.add_done_callback(lambda late: None if late.exception() else discard(late.result()))
-        raise TimeoutError(f"no answer within {within_s:g} s") from None
+    return future
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from stoker.errors import ModelError
 from stoker.lazy import lazy_module
 from stoker.models.cache import writing
+from stoker.models.whole_files import write_whole
 
 if TYPE_CHECKING:
     import filelock
@@ -50,13 +50,8 @@ class JsonFile(Generic[T]):
             ModelError: the cache cannot be written.
             ResourceExhausted: the disk is full.
         """
-        replacement = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with writing(self._path, None):
-            try:
-                replacement.write_bytes(msgspec.json.encode(values))
-                os.replace(replacement, self._path)
-            finally:
-                replacement.unlink(missing_ok=True)
+            write_whole(self._path, msgspec.json.encode(values))
 
     @contextmanager
     def locked(self) -> Generator[None]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from stoker.errors import ConfigError, ModelFileInvalid, ResourceExhausted
 from stoker.models.description import all_tensors, vocab_size
@@ -66,13 +66,11 @@ class Devices(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
-    """What a loaded model will take. The compute buffers are an estimate, the rest is exact."""
+class _Sizes:
+    """What is the same in the needs of a model and in the plan for it."""
 
     ctx_size: int
     """Longest single request, in tokens."""
-    kv_tokens: int
-    """Tokens in the pool that all requests share."""
     spare_kv_tokens: int
     """Room beyond the pool that the backend's way of keeping KV takes at most."""
     weights_bytes: int
@@ -87,14 +85,22 @@ class MemoryPlan:
     """What recurrent layers keep of all sequences, at most."""
     adapter_bytes: int = 0
     """Of those that are loaded with the model."""
-    cache_bytes: int = 0
-    """Memory for KV that has left the pool, at most."""
     device_bytes: int = 0
     """Memory of GPUs that have some of their own; no part of `total_bytes`."""
     num_replicas: int = 1
     """Engines that share the weights; of everything else, each takes this."""
     backend: str = ""
     """Who will compute, if that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan(_Sizes):
+    """What a loaded model will take. The compute buffers are an estimate, the rest is exact."""
+
+    kv_tokens: int
+    """Tokens in the pool that all requests share."""
+    cache_bytes: int = 0
+    """Memory for KV that has left the pool, at most."""
 
     @property
     def window_tokens(self) -> int:
@@ -129,38 +135,24 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNeeds:
+class MemoryNeeds(_Sizes):
     """What a model takes, as its file says, before it is known how much there is."""
 
     model: str
     """For messages."""
-    ctx_size: int
-    """Longest single request, in tokens."""
     kv_tokens: int | None
     """Configured size of the pool; None = no size is configured."""
     parallel: int
-    spare_kv_tokens: int
-    weights_bytes: int
-    kv_bytes_per_token: int
-    compute_bytes: int
-    kv_type: str = ""
     smaller_kv: SmallerKV | None = None
     """Chosen if the model does not fit otherwise."""
     denser_kv: Sequence[SmallerKV] = ()
     """Types of keys and values that would hold more tokens, for the message of a model that does not fit."""
-    windows: WindowNeeds | None = None
-    state_bytes: int = 0
-    adapter_bytes: int = 0
     cache_bytes: int = 0
     """Memory that is useful for KV that has left the pool; it is the first to be cut short."""
     min_cache_bytes: int = 0
     """Configured minimum of `cache_bytes`."""
-    device_bytes: int = 0
-    """Of devices on which a part of the model is placed; the rest is what counts here."""
     devices: Devices | None = None
     """Where a part of the model can be placed. None = it is, or there is no such device."""
-    num_replicas: int = 1
-    backend: str = ""
     pool_bytes: int = _DEFAULT_POOL_BYTES
     """Maximum of the pool without a configured size, unless one request alone needs more."""
 
@@ -225,21 +217,8 @@ class MemoryNeeds:
 
     def _with_pool(self, left_bytes: int) -> MemoryPlan:
         pool_bytes = min(self.pool_bytes, max(left_bytes, 0)) // self.num_replicas
-        plan = MemoryPlan(
-            ctx_size=self.ctx_size,
-            kv_tokens=self.kv_tokens or self._default_pool(pool_bytes),
-            spare_kv_tokens=self.spare_kv_tokens,
-            weights_bytes=self.weights_bytes,
-            kv_bytes_per_token=self.kv_bytes_per_token,
-            compute_bytes=self.compute_bytes,
-            kv_type=self.kv_type,
-            windows=self.windows,
-            state_bytes=self.state_bytes,
-            adapter_bytes=self.adapter_bytes,
-            device_bytes=self.device_bytes,
-            num_replicas=self.num_replicas,
-            backend=self.backend,
-        )
+        sizes: dict[str, Any] = {size.name: getattr(self, size.name) for size in fields(_Sizes)}
+        plan = MemoryPlan(kv_tokens=self.kv_tokens or self._default_pool(pool_bytes), **sizes)
         spare = self.spare_kv_tokens * self.kv_bytes_per_token
         left = max(0, left_bytes) // self.num_replicas - (plan.kv_bytes - spare)
         return replace(plan, cache_bytes=min(self.cache_bytes, self.min_cache_bytes + max(0, left)))

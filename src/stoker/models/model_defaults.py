@@ -12,7 +12,7 @@ import msgspec
 from stoker.core.params import SamplingParams
 from stoker.models.description import vocab_size
 from stoker.models.gguf import GGUFFile
-from stoker.models.recommended import recommended
+from stoker.models.recommended import plain, recommended
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +69,4 @@ def _from_json(path: Path) -> Mapping[str, object]:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         logger.warning("%s is ignored: %s", path, error)
         return {}
-    return {name: _plain(found[name]) for name in _JSON_KEYS if found.get(name) is not None}
-
-
-def _plain(value: object) -> object:
-    """JSON may write a whole number as 50.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return {name: plain(found[name]) for name in _JSON_KEYS if found.get(name) is not None}

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from stoker.core.params import SamplingParams
 from stoker.models.json_folder import JSONFolder
-from stoker.models.recommended import recommended
+from stoker.models.recommended import plain, recommended
 
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
@@ -87,7 +87,8 @@ def describe_onnx(folder: JSONFolder) -> OnnxDescription:
     Raises:
         ModelFileInvalid: the chat template cannot be read.
     """
-    config = _text_config(folder.read_json("config.json"))
+    config = folder.read_json("config.json")
+    config = {**config, **_mapping(config, "text_config")}  # of a model for more than text, the language model's wins
     generation = folder.read_json("generation_config.json")
     genai = _mapping(folder.read_json("genai_config.json"), "model")
     metadata = folder.read_json("metadata.json")
@@ -106,11 +107,6 @@ def describe_onnx(folder: JSONFolder) -> OnnxDescription:
         hints=_hints(metadata),
         hardware=_hardware(_mapping(metadata, "hardware_requirements")),
     )
-
-
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a model for more than text, its language model's part wins."""
-    return {**config, **_mapping(config, "text_config")}
 
 
 def _ends(config: Mapping[str, Any]) -> Iterator[int]:
@@ -158,7 +154,7 @@ def _template(value: object) -> str | None:
 def _defaults(folder: JSONFolder, generation: Mapping[str, Any]) -> SamplingParams:
     """What the model recommends. `max_length` counts the prompt too, and so says nothing about an answer."""
     values: dict[str, object] = {
-        key: _plain(value) for key in _SAMPLING_KEYS if (value := generation.get(key)) is not None
+        key: plain(value) for key in _SAMPLING_KEYS if (value := generation.get(key)) is not None
     }
     if generation.get("do_sample") is False:
         values["temperature"] = 0.0
@@ -212,11 +208,6 @@ def _text(values: Mapping[str, Any], key: str) -> str:
 
 def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _plain(value: Any) -> object:
-    """JSON may write a whole number as 50.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _first_positive(values: Mapping[str, Any], *keys: str) -> int | None:

@@ -9,14 +9,13 @@ snapshots/1a2b/model.onnx_data  -> ../../blobs/e0…      ONNX Runtime opens no 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from stoker.errors import ModelUnsupported
 from stoker.models.onnx_graph import OnnxGraph
-from stoker.models.protobuf import Field, Message, fields, spell
+from stoker.models.protobuf import Message, edited, spell
 
 _GRAPH, _INITIALIZER, _EXTERNAL_DATA = 7, 5, 13
 _KEY, _VALUE = 1, 2
@@ -48,11 +47,11 @@ def follow_links(graph: OnnxGraph) -> OnnxGraph:
 
 
 def _renamed(data: memoryview, names: Mapping[str, str]) -> bytes:
-    return _edited(data, _GRAPH, lambda whole: _edited(whole, _INITIALIZER, lambda tensor: _moved(tensor, names)))
+    return edited(data, _GRAPH, lambda whole: edited(whole, _INITIALIZER, lambda tensor: _moved(tensor, names)))
 
 
 def _moved(tensor: memoryview, names: Mapping[str, str]) -> bytes:
-    return _edited(tensor, _EXTERNAL_DATA, lambda entry: _entry(entry, names))
+    return edited(tensor, _EXTERNAL_DATA, lambda entry: _entry(entry, names))
 
 
 def _entry(entry: memoryview, names: Mapping[str, str]) -> bytes:
@@ -61,14 +60,3 @@ def _entry(entry: memoryview, names: Mapping[str, str]) -> bytes:
         return bytes(entry)
     place = os.path.normpath(pair.text(_VALUE))
     return spell(_KEY, "location") + spell(_VALUE, names.get(place, place))
-
-
-def _edited(data: memoryview, number: int, edit: Callable[[memoryview], bytes]) -> bytes:
-    """A message with some of its fields changed, and all others as they are."""
-
-    def part(field: Field) -> bytes | memoryview:
-        if field.number != number:
-            return data[field.begin : field.end]
-        return spell(number, edit(cast(memoryview, field.value)))
-
-    return b"".join(map(part, fields(data)))

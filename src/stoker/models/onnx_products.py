@@ -70,14 +70,14 @@ def _size(graph: OnnxGraph) -> int:
 def _changed(graph: memoryview) -> bytes | None:
     parts = list(fields(graph))
     constants = dict(_constant(part) for part in parts if part.number == _INITIALIZER)
-    taken = {part for part in parts if part.number == _NODE and _can_take(_message(part), constants)}
+    taken = {part for part in parts if part.number == _NODE and _can_take(part.message, constants)}
     if not taken:
         return None
     return b"".join(_with_ours(part) if part in taken else graph[part.begin : part.end] for part in parts)
 
 
 def _constant(part: Field) -> tuple[str, _Constant]:
-    tensor = _message(part)
+    tensor = part.message
     return tensor.text(8), _Constant(tensor.integer(2), prod(tensor.integers(1)), tensor.integer(14) == _EXTERNAL)
 
 
@@ -111,7 +111,3 @@ def _with_ours(part: Field) -> bytes:
 def _is_left_out(field: Field) -> bool:
     """Names of the other operator, and inputs without a name: those behind the third, which ours does not have."""
     return field.number in (_OPERATOR, _DOMAIN) or (field.number == _INPUT and not field.value)
-
-
-def _message(field: Field) -> Message:
-    return Message(cast(memoryview, field.value))

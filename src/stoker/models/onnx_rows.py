@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from stoker.models.onnx_graph import GraphValue, OnnxGraph
-from stoker.models.protobuf import Field, Message, fields, spell
+from stoker.models.protobuf import Field, edited, fields, spell
 
 ROWS = "stoker.rows"
 """The input that says which positions, `(R,)`."""
@@ -78,7 +78,7 @@ def _rewritten(path: Path) -> bytes | None:
     graph = cast(memoryview, place.value)
     parts = list(fields(graph))
     end = _find_end(parts)
-    output = next(part for part in parts if part.number == _OUTPUT and _message(part).text(1) == "logits")
+    output = next(part for part in parts if part.number == _OUTPUT and part.message.text(1) == "logits")
     if end is None:
         return None
     edits = {node.field: _with_chosen(node, end.source) for node in end.readers}
@@ -91,7 +91,7 @@ def _rewritten(path: Path) -> bytes | None:
 
 def _find_end(parts: list[Field]) -> _End | None:
     """From the logits backwards, the last first, until behind the head all comes from one tensor."""
-    names = {_message(part).text(8) for part in parts if part.number == _CONSTANT}
+    names = {part.message.text(8) for part in parts if part.number == _CONSTANT}
     nodes = [_node(part) for part in parts if part.number == _NODE]
     for node in nodes:
         if names.issuperset(node.inputs):
@@ -113,7 +113,7 @@ def _find_end(parts: list[Field]) -> _End | None:
 
 
 def _node(part: Field) -> _Node:
-    message = _message(part)
+    message = part.message
     return _Node(part, message.text(4), [name for name in message.texts(1) if name], message.texts(2))
 
 
@@ -125,18 +125,13 @@ def _gather(source: str) -> bytes:
 
 def _with_chosen(node: _Node, source: str) -> bytes:
     """The node with the chosen rows in the place of all."""
-    view = cast(memoryview, node.field.value)
-
-    def part(field: Field) -> bytes | memoryview:
-        is_source = field.number == 1 and bytes(cast(memoryview, field.value)).decode() == source
-        return spell(1, _CHOSEN) if is_source else view[field.begin : field.end]
-
-    return spell(_NODE, b"".join(map(part, fields(view))))
+    view, chosen = cast(memoryview, node.field.value), _CHOSEN.encode()
+    return spell(_NODE, edited(view, 1, lambda name: chosen if name == source.encode() else bytes(name)))
 
 
 def _with_rows(output: Field) -> bytes:
     """The output's shape says that its rows are others than those of the input."""
-    tensor = next(next(_message(output).messages(2)).messages(1))
+    tensor = next(next(output.message.messages(2)).messages(1))
     dims = [dim for shape in tensor.messages(2) for dim in shape.messages(1)]
     sizes: list[Mapping[int, str | int]] = [{2: dim.text(2)} if dim.text(2) else {1: dim.integer(1)} for dim in dims]
     sizes[1] = {2: _COUNT}
@@ -146,7 +141,3 @@ def _with_rows(output: Field) -> bytes:
 
 def _value_info(name: str, kind: int, dims: bytes) -> bytes:
     return spell(1, name) + spell(2, spell(1, spell(1, kind) + spell(2, dims)))
-
-
-def _message(field: Field) -> Message:
-    return Message(cast(memoryview, field.value))

@@ -6,7 +6,7 @@ The encoding: <https://protobuf.dev/programming-guides/encoding/>.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -24,6 +24,11 @@ class Field(NamedTuple):
     value: int | memoryview
     begin: int
     end: int
+
+    @property
+    def message(self) -> Message:
+        """Its value, if that is a message."""
+        return Message(_view(self.value))
 
 
 def fields(data: memoryview) -> Iterator[Field]:
@@ -46,6 +51,17 @@ def spell(number: int, value: int | bytes | str) -> bytes:
         return _spell_varint(number << 3 | _VARINT) + _spell_varint(value)
     value = value.encode() if isinstance(value, str) else value
     return _spell_varint(number << 3 | _BYTES) + _spell_varint(len(value)) + value
+
+
+def edited(data: memoryview, number: int, edit: Callable[[memoryview], bytes]) -> bytes:
+    """A message with some of its fields changed, and all others as they are."""
+
+    def part(field: Field) -> bytes | memoryview:
+        if field.number != number:
+            return data[field.begin : field.end]
+        return spell(number, edit(_view(field.value)))
+
+    return b"".join(map(part, fields(data)))
 
 
 def _spell_varint(value: int) -> bytes:

@@ -23,6 +23,11 @@ def recommended(values: Mapping[str, object], path: Path | None) -> SamplingPara
     return SamplingParams(**usable)  # pyright: ignore[reportArgumentType] - `_is_usable` has checked each of them
 
 
+def plain(value: object) -> object:
+    """JSON may write a whole number as 50.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _is_usable(name: str, value: object, path: Path | None) -> bool:
     try:
         SamplingParams(**{name: value})  # pyright: ignore[reportArgumentType] - what is wrong raises

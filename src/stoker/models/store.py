@@ -332,17 +332,13 @@ def _unknown(model: str) -> str:
     path = _absolute(os.path.expanduser(model))
     if model.startswith(_PATHS) or model.lower().endswith((".gguf", ".onnx")):
         return f"no model {model!r}: there is no file or folder {path}"
-    near = difflib.get_close_matches(model.lower(), [*CATALOG, *_short_names()], n=3)
+    names = [*CATALOG, *(name for entry in library().values() for name in entry.names)]
+    near = difflib.get_close_matches(model.lower(), names, n=3)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return (
         f"no model {model!r}: there is no such file (looked for {path}), and it is "
         f"neither a known name (see `stoker models --all`) nor org/repo[:file] of the hub.{hint}"
     )
-
-
-def _short_names() -> list[str]:
-    """Every name of the library, and those of families that stand for one size."""
-    return [name for model in library().values() for name in model.names]
 
 
 def _absolute(path: str) -> str:

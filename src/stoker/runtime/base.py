@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
 from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.question_messages import A, Question
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 
 if TYPE_CHECKING:
     from stoker.text.chat_formats.probe import ChatFormat
@@ -62,23 +62,12 @@ class Runtime(Protocol):
         """
         ...
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """The prompt text of a conversation, by the model's own chat template. Safe to call from any thread.
 
         Args:
             messages: the conversation, oldest first; not empty.
-            add_generation_prompt: open the assistant's turn at the end.
-            continue_final_message: leave the last message open, so that the answer continues it.
-            tools: definitions in OpenAI's shape that the model may call.
-            template_kwargs: further variables for the template (such as `enable_thinking`).
+            options: see `RenderOptions`.
 
         Raises:
             TemplateError: the template refused the messages.

@@ -104,7 +104,7 @@ class ModelEntry:
         self._clock = clock
         self._waiters: deque[_Waiter] = deque()
         self._is_ordered = False
-        self._wanted_at = 0.0
+        self.wanted_at = 0.0
         self._seen: dict[Instance, Waiting] = {}
         """For each instance whose memory this model waits for: since when, and how many leases it had granted then."""
 
@@ -120,10 +120,6 @@ class ModelEntry:
     def is_wanted(self) -> bool:
         """Whether the model is not loaded and should be."""
         return self.instance is None and (self._is_ordered or bool(self._waiters))
-
-    @property
-    def wanted_at(self) -> float:
-        return self._wanted_at
 
     @property
     def num_waiting(self) -> int:
@@ -243,13 +239,13 @@ class ModelEntry:
         """Since when this model has waited for the memory of `instance`, and the leases granted there meanwhile."""
         first = self._seen.get(instance)
         if first is None:
-            first = Waiting(max(self._wanted_at, instance.loaded_at), instance.num_granted)
+            first = Waiting(max(self.wanted_at, instance.loaded_at), instance.num_granted)
             self._seen[instance] = first
         return Waiting(first.since, instance.num_granted - first.num_requests)
 
     def _note_wanted(self) -> None:
         if not (self._is_ordered or self._waiters):
-            self._wanted_at = self._clock()
+            self.wanted_at = self._clock()
             self.is_measured = False
             self._seen.clear()
 

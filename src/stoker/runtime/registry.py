@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from stoker.engine.cards import AdapterCard
-from stoker.engine.config import AdapterSpec
 from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded, Overloaded, error_from_code
 from stoker.models.hub_choice import meant_download
@@ -161,23 +160,14 @@ class Registry:
         """
         return await self._lease(await self._look_up(model), keep_alive_s)
 
-    async def change_adapters(
-        self,
-        model: str | None,
-        *,
-        load: AdapterSpec | None = None,
-        unload: str | None = None,
-        scales: dict[int, float] | None = None,
-    ) -> list[AdapterCard]:
+    async def change_adapters(self, model: str | None, change: ChangeAdapters) -> list[AdapterCard]:
         """Changes the LoRA adapters of a model. The change outlasts unloading and reloading the model.
 
         Cancelling the caller does not stop a change that has begun.
 
         Args:
             model: a name; None or empty names no model.
-            load: an adapter to load.
-            unload: the name of an adapter to unload; requests that use it end first.
-            scales: scales by adapter id, for requests that choose no adapters.
+            change: what is loaded, unloaded or scaled; requests that use an unloaded adapter end first.
 
         Returns:
             All adapters that the model has after the change.
@@ -188,26 +178,19 @@ class Registry:
         """
         entry = await self._look_up(model)
         lease = await self._lease(entry)
-        change = asyncio.ensure_future(self._change_adapters(entry, lease, load, unload, scales))
-        self._changes.add(change)
-        change.add_done_callback(self._changes.discard)
-        return await asyncio.shield(change)
+        changing = asyncio.ensure_future(self._change_adapters(entry, lease, change))
+        self._changes.add(changing)
+        changing.add_done_callback(self._changes.discard)
+        return await asyncio.shield(changing)
 
-    async def _change_adapters(
-        self,
-        entry: ModelEntry,
-        lease: Lease,
-        load: AdapterSpec | None,
-        unload: str | None,
-        scales: dict[int, float] | None,
-    ) -> list[AdapterCard]:
+    async def _change_adapters(self, entry: ModelEntry, lease: Lease, change: ChangeAdapters) -> list[AdapterCard]:
         try:
             async with entry.changing_adapters:
                 instance = entry.instance
                 if entry.job is not None or instance is None or instance.served is not lease.served:
                     message = f"the model `{entry.model_id}` is being loaded or unloaded: try again when that is done"
                     raise ModelNotLoaded(message, retry_after_s=_QUEUE_RETRY_S)
-                cards = (await instance.served.runtime.ask(ChangeAdapters(load, unload, scales))).adapters
+                cards = (await instance.served.runtime.ask(change)).adapters
                 entry.adapters = tuple(cards)
         finally:
             lease.close()

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 import msgspec
 
@@ -31,7 +31,7 @@ from stoker.runtime.replica_questions import ReplicaQuestions
 from stoker.runtime.replica_request import ReplicaRequest
 from stoker.runtime.replica_set import ReplicaSet
 from stoker.runtime.routing import choose
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 
 if TYPE_CHECKING:
     from stoker.text.chat_formats.probe import ChatFormat
@@ -169,22 +169,8 @@ class ReplicatedRuntime:
     def chat_format(self) -> ChatFormat:
         return self._replicas.first.runtime.chat_format
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
-        return self._replicas.first.runtime.render_chat(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            template_kwargs=template_kwargs,
-        )
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
+        return self._replicas.first.runtime.render_chat(messages, **options)
 
     async def ask(self, question: Question[A]) -> A:
         """See `ReplicaQuestions`. A `ChangeAdapters` that has begun must not be cancelled."""

@@ -399,9 +399,6 @@ def _candidate(entry: ModelEntry, instance: Instance) -> Candidate:
     )
 
 
-logger = logging.getLogger(__name__)
-
-
 class Leaving:
     """Closes instances that left their entry. Belongs to one event loop; cancelling a waiter does not stop a close."""
 

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from stoker.engine.question_messages import Look
 from stoker.engine.view import EngineView, Moment, StepRecord
 from stoker.errors import Overloaded, StokerError
@@ -176,16 +178,8 @@ class Watches:
 
 
 def _with_news(track: _Track, num_steps: int, num_moments: int) -> EngineView:
-    view = track.view
-    return EngineView(
-        replica=view.replica,
-        recorder=view.recorder,
-        now_s=view.now_s,
-        serial=view.serial,
+    return msgspec.structs.replace(
+        track.view,
         steps=list(track.steps)[-num_steps:] if num_steps > 0 else [],
         moments=list(track.moments)[-num_moments:] if num_moments > 0 else [],
-        sequences=view.sequences,
-        arrivals=view.arrivals,
-        pool=view.pool,
-        stats=view.stats,
     )

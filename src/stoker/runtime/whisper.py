@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 from stoker.core.media import Media
 from stoker.core.speech import Segment, SpeechInfo, Wish
@@ -19,7 +19,7 @@ from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.question_messages import A, AdapterList, Answer, ChangeAdapters, Question, as_answer_to
 from stoker.errors import ModelNotLoaded, StokerError, UnsupportedParameter
 from stoker.media.transcriber import Heard, Transcriber
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 
 if TYPE_CHECKING:
     from stoker.text.chat_formats.probe import ChatFormat
@@ -100,25 +100,17 @@ class WhisperRuntime:
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         """Raises UnsupportedParameter: a Whisper model generates no text from a prompt."""
-        _refuse()
+        raise _refusal()
         yield Accepted(submit.request_id, 0)
 
     @property
     def chat_format(self) -> ChatFormat:
         """Raises UnsupportedParameter, see `generate`."""
-        _refuse()
+        raise _refusal()
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         """Raises UnsupportedParameter, see `generate`."""
-        _refuse()
+        raise _refusal()
 
     async def ask(self, question: Question[A]) -> A:
         """Answers only a `ChangeAdapters` without changes; raises UnsupportedParameter for every other question."""
@@ -147,10 +139,6 @@ class WhisperRuntime:
 def _answer(question: Question[Any]) -> Answer:
     if isinstance(question, ChangeAdapters) and question.is_empty:
         return AdapterList(question.question_id, [])
-    raise _refusal()
-
-
-def _refuse() -> NoReturn:
     raise _refusal()
 
 

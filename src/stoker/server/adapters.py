@@ -88,9 +88,9 @@ async def list_adapters(call: Call[None]) -> Response:
 )
 async def change(call: Call[bytes]) -> Response:
     if call.body.lstrip().startswith(b"["):
-        return await _change(call, None, scales=_scales_request(call.body))
+        return await _change(call, None, ChangeAdapters(scales=_scales_request(call.body)))
     wire = decode_request(call.body, LOAD_ADAPTER_FIELDS, LoadAdapterRequest)
-    return await _change(call, wire.model, load=_load_request(wire))
+    return await _change(call, wire.model, ChangeAdapters(load=_load_request(wire)))
 
 
 @router.endpoint(
@@ -102,19 +102,11 @@ async def change(call: Call[bytes]) -> Response:
     is_admin=True,
 )
 async def delete(call: Call[None]) -> Response:
-    return await _change(call, None, unload=call.path_parameter("name"))
+    return await _change(call, None, ChangeAdapters(unload=call.path_parameter("name")))
 
 
-async def _change(
-    call: Call[Any],
-    model: str | None,
-    *,
-    load: AdapterSpec | None = None,
-    unload: str | None = None,
-    scales: dict[int, float] | None = None,
-) -> Response:
-    asked = model or call.query.get("model")
-    changing = call.registry.change_adapters(asked, load=load, unload=unload, scales=scales)
+async def _change(call: Call[Any], model: str | None, change: ChangeAdapters) -> Response:
+    changing = call.registry.change_adapters(model or call.query.get("model"), change)
     return json_response(AdaptersChanged(adapters=_entries(await call.wait(changing))))
 
 

@@ -27,8 +27,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker.chat.thoughts import ThoughtMemory, Thoughts
+from stoker.errors import ModelNotLoaded
 from stoker.runtime.registry import Lease, Registry, ServedModel
-from stoker.server.access.control import check_admin, owner_of
+from stoker.server.access.control import check_admin, may_administer, owner_of
 from stoker.server.config import ServerConfig
 from stoker.server.fields import (
     IGNORED,
@@ -39,9 +40,10 @@ from stoker.server.fields import (
     decode_request,
     ignored_fields,
 )
-from stoker.server.leasing import leased, loaded, shared_lease
+from stoker.server.leasing import LEASES
 from stoker.server.observe.account import account_of
 from stoker.server.observe.response_counts import ROUTE
+from stoker.server.request.adapters import check_named
 from stoker.server.request.request import Caller
 from stoker.server.sessions.names import header_of
 from stoker.server.transport.connection import read_body, while_connected
@@ -170,16 +172,43 @@ class Call(Generic[BodyT]):
         return Thoughts(memory, self.owner)
 
     async def lease(self, model: str | None, keep_alive_s: float | None = None) -> ServedModel:
-        """The model that answers the request, loaded first if necessary; see `leasing.leased`."""
-        return await leased(self.request, self.registry, model, keep_alive_s)
+        """The model that answers, loaded first if necessary. It stays loaded until the whole response has been sent.
+
+        Args:
+            model: name of the model in the request; None or empty = the request names none.
+            keep_alive_s: time for which the model stays loaded afterwards, in seconds; None = unchanged. Ignored unless
+                the client may administer the server.
+
+        Raises:
+            Cancelled: the client disconnected while the model was loading.
+            ModelNotFound: see `check_named`.
+            StokerError: see `Registry.lease`.
+        """
+        if not may_administer(self.request.scope):
+            keep_alive_s = None
+        lease = self.registry.lease_loaded(model, keep_alive_s=keep_alive_s)
+        if lease is None:
+            lease = await self.wait(self.registry.lease(model, keep_alive_s=keep_alive_s))
+        self.request.scope["state"].setdefault(LEASES, []).append(lease)
+        check_named(model, lease.served, takes_any_name=self.registry.takes_any_name)
+        return lease.served
 
     def share_lease(self) -> Lease:
-        """A second lease of the model that answers this request; see `leasing.shared_lease`."""
-        return shared_lease(self.request)
+        """A second lease of the model that answers this request, for work that outlives the response."""
+        leases: list[Lease] = self.request.scope["state"][LEASES]
+        return leases[-1].share()
 
     def loaded(self, model: str | None) -> ServedModel:
-        """The model of this name if it is loaded already; see `leasing.loaded`."""
-        return loaded(self.registry, model)
+        """The model of this name, for requests that only inspect it: they do not cause it to be loaded.
+
+        Raises:
+            ModelNotFound: no model has that name.
+            ModelNotLoaded: the model is not loaded.
+        """
+        status = self.registry.resolve(model)
+        if status.served is None:
+            raise ModelNotLoaded(f"the model `{status.model_id}` is {status.state}; ask for it, or POST /models/load")
+        return status.served
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs `work` until it ends or the client disconnects; see `transport.connection.while_connected`."""

@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from stoker.errors import InvalidInput
+from stoker.models.whole_files import write_whole
 from stoker.server.access.control import owner_of
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response
 from stoker.server.transport.connection import read_body
-from stoker.server.whole_files import write_whole
 
 router = Router(api="Stoker")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeGuard, cast
+from typing import Literal, TypeAlias, TypedDict, TypeGuard, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.media_parts import MEDIA_TYPES, MediaPart, media_part
@@ -70,6 +70,19 @@ class Message:
             text += ("\n" if is_text and is_behind_text else "") + part.text
             is_behind_text = is_text
         return text
+
+
+class RenderOptions(TypedDict, total=False):
+    """How a model's chat template renders a conversation."""
+
+    add_generation_prompt: bool
+    """Open the assistant's turn at the end. Default: yes."""
+    continue_final_message: bool
+    """Leave the last message open, so that the answer continues it."""
+    tools: Sequence[Mapping[str, Json]]
+    """Tools that the model may call, defined as in OpenAI's API."""
+    template_kwargs: Mapping[str, object] | None
+    """Further variables of the template, such as `enable_thinking`."""
 
 
 ArgumentForm: TypeAlias = Literal["text", "object", "either"]

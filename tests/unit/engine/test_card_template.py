@@ -27,10 +27,10 @@ def test_model_without_template_gets_chatml():
 
 def test_template_sees_tokens_flags_and_variables():
     template = of("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ add_generation_prompt }}{{ x }}")
-    assert template.render(HI, variables={"x": 7}) == "<s>hi</s>True7"
+    assert template.render(HI, template_kwargs={"x": 7}) == "<s>hi</s>True7"
     assert template.render(HI, add_generation_prompt=False) == "<s>hi</s>False"
     with pytest.raises(InvalidInput):
-        template.render(HI, variables={"messages": []})
+        template.render(HI, template_kwargs={"messages": []})
 
 
 def test_final_message_can_be_continued():

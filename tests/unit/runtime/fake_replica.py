@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Any, Unpack
 
 import msgspec
 
@@ -51,7 +51,7 @@ from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
 from stoker.text.chat_formats.probe import ChatFormat, find_format
 from stoker.text.chat_template import ChatTemplate
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 from tests.waiting import run, until
 
 NUM_SLOTS = 4
@@ -156,15 +156,7 @@ class FakeReplica:
     def chat_format(self) -> ChatFormat:
         return find_format(ChatTemplate(None))
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
         return "|".join(message.text for message in messages)
 
     async def ask(self, question: Question[A]) -> A:

@@ -30,7 +30,7 @@ async def names(machine: Machine, name: str) -> list[str]:
 async def test_they_survive_a_reload_an_unload_and_an_eviction():
     async with running(model("a", 600), model("b", 600), memory=1000) as machine:
         registry = machine.registry
-        cards = await registry.change_adapters("a", load=POET)
+        cards = await registry.change_adapters("a", ChangeAdapters(load=POET))
         assert [card.name for card in cards] == ["poet"]
         await registry.load("a", is_reload=True, waits=True)
         assert await names(machine, "a") == ["poet"]
@@ -47,7 +47,7 @@ async def test_they_survive_a_reload_an_unload_and_an_eviction():
         machine.advance(60)
         (await again).close()
         assert await names(machine, "a") == ["poet"]
-        await registry.change_adapters("a", unload="poet")
+        await registry.change_adapters("a", ChangeAdapters(unload="poet"))
         await registry.load("a", is_reload=True, waits=True)
         assert await names(machine, "a") == []
 
@@ -55,7 +55,7 @@ async def test_they_survive_a_reload_an_unload_and_an_eviction():
 @live
 async def test_another_model_under_the_name_has_its_own():
     async with running(model("a"), model("b")) as machine:
-        await machine.registry.change_adapters("a", load=POET)
+        await machine.registry.change_adapters("a", ChangeAdapters(load=POET))
         await machine.registry.load("a", source="b", waits=True)
         assert await names(machine, "a") == []
         assert machine.registry.find("a").adapters is None
@@ -64,7 +64,7 @@ async def test_another_model_under_the_name_has_its_own():
 @live
 async def test_a_reload_that_fails_leaves_them():
     async with running(a := model("a")) as machine:
-        await machine.registry.change_adapters("a", load=POET)
+        await machine.registry.change_adapters("a", ChangeAdapters(load=POET))
         a.errors.append(BackendError("no"))
         with pytest.raises(BackendError):
             await machine.registry.load("a", is_reload=True, waits=True)
@@ -75,7 +75,7 @@ async def test_a_reload_that_fails_leaves_them():
 async def test_what_is_refused_is_not_remembered():
     async with running(model("a")) as machine:
         with pytest.raises(AdapterNotFound):
-            await machine.registry.change_adapters("a", unload="poet")
+            await machine.registry.change_adapters("a", ChangeAdapters(unload="poet"))
         assert machine.registry.find("a").adapters is None
 
 
@@ -85,11 +85,11 @@ async def test_while_it_is_reloaded_a_change_is_refused_and_one_that_has_begun_i
         registry = machine.registry
         await machine.use("a")
         a.change_gate.clear()
-        begun = asyncio.ensure_future(registry.change_adapters("a", load=POET))
+        begun = asyncio.ensure_future(registry.change_adapters("a", ChangeAdapters(load=POET)))
         await until(lambda: a.num_changing == 1)
         reload = asyncio.ensure_future(registry.load("a", is_reload=True, waits=True))
         await until(lambda: registry._entries["a"].job is not None)
-        refused = asyncio.ensure_future(registry.change_adapters("a", unload="poet"))
+        refused = asyncio.ensure_future(registry.change_adapters("a", ChangeAdapters(unload="poet")))
         begun.cancel()  # the client leaves; what it has asked for is done
         a.change_gate.set()
         with pytest.raises(ModelNotLoaded, match="try again"):
@@ -102,7 +102,7 @@ async def test_while_it_is_reloaded_a_change_is_refused_and_one_that_has_begun_i
 @live
 async def test_one_that_cannot_be_loaded_any_more_is_left_out():
     async with running(a := model("a")) as machine:
-        await machine.registry.change_adapters("a", load=POET)
+        await machine.registry.change_adapters("a", ChangeAdapters(load=POET))
         a.lost_adapters.add("poet")
         await machine.registry.load("a", is_reload=True, waits=True)
         assert machine.registry.find("a").adapters == ()

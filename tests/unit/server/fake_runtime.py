@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import httpx
 import msgspec
@@ -56,7 +56,7 @@ from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
 from stoker.text.chat_formats.probe import ChatFormat, find_format
 from stoker.text.chat_template import ChatTemplate
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 
 
 @cache
@@ -140,18 +140,10 @@ class FakeRuntime:
     def chat_format(self) -> ChatFormat:
         return _qwen3_format()
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
-        flags = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
-        given = {"tools": tools} if tools else {}
-        self.rendered.append((messages, {**flags, **given, **(template_kwargs or {})}))
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
+        flags = {name: options.get(name) for name in ("add_generation_prompt", "continue_final_message")}
+        given = {"tools": tools} if (tools := options.get("tools")) else {}
+        self.rendered.append((messages, {**flags, **given, **(options.get("template_kwargs") or {})}))
         return "".join(f"<{message.role}>{message.text}" for message in messages)
 
     async def ask(self, question: Question[A]) -> A:

@@ -41,8 +41,7 @@ class Templated(FakeRuntime):
     """With a chat template that writes tools, calls and results."""
 
     def render_chat(self, messages: Sequence[Message], **options: Any) -> str:
-        variables = options.pop("template_kwargs")
-        return CardTemplate(self.model_card).render(messages, variables=variables, **options)
+        return CardTemplate(self.model_card).render(messages, **options)
 
 
 def runtime_of(*texts: str) -> FakeRuntime:

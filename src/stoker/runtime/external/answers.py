@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from stoker.core.request import Request
 from stoker.engine.protocol import Output, Submit, Usage
-from stoker.errors import BackendError, ModelNotLoaded, Timeout
+from stoker.errors import BackendError, Timeout
 from stoker.runtime.external.client import BrokenOff
 from stoker.runtime.external.incarnation import Incarnation
 from stoker.runtime.external.slot_queue import SlotQueue
@@ -152,11 +152,8 @@ class Answers:
                 if reason is None:
                     raise BackendError(f"{self._name} ended in the middle of the answer: {error}") from error
                 if reader.has_begun or is_last:
-                    raise self._lost(reason) from error
+                    raise (self._supervisor.closed_error() or self._supervisor.crash(reason)) from error
             incarnation = await asked.within(self._supervisor.successor(reason))
-
-    def _lost(self, reason: str) -> BackendError | ModelNotLoaded:
-        return self._supervisor.closed_error() or self._supervisor.crash(reason)
 
     async def _answer(
         self, asked: Asked, reader: AnswerReader, incarnation: Incarnation

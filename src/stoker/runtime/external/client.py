@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
+from typing import TypeVar
 
 import httpx2
 import msgspec
 
-from stoker.errors import InvalidInput, StokerError, Timeout
-from stoker.runtime.external.event_lines import EventLines, TooLong
+from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
+
+T = TypeVar("T")
 
 _HERE = "http://127.0.0.1:"
 _CONNECT_S = 3.0
@@ -124,3 +126,73 @@ def encoded(body: object) -> bytes:
         return _encode(body)
     except UnicodeEncodeError as error:  # a lone surrogate, which JSON from a client can contain
         raise InvalidInput(f"the request is not valid Unicode: {error.reason}", parameter="prompt") from error
+
+
+def decode(body: bytes, kind: type[T], what: str) -> T:
+    """Decodes the body of a reply, or an event; `what` names it in the error, such as `vLLM's version`.
+
+    Raises:
+        BackendError: the body does not have the form that this version of Stoker knows.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BackendError(f"{what} cannot be understood: {error}: {body[:200]!r}") from error
+
+
+MAX_EVENT_BYTES = 64 * 2**20
+
+
+class TooLong(Exception):
+    """An event is larger than `MAX_EVENT_BYTES`."""
+
+
+class EventLines:
+    """Parses one stream of server-sent events, as WHATWG specifies them. Drops comments, event names and ids.
+
+    Old versions of llama-server write `error: {…}`, and new ones `data: {"error": {…}}`; both yield `{"error": {…}}`.
+    """
+
+    def __init__(self) -> None:
+        self._line: list[bytes] = []
+        """Pieces of the line that is not complete yet."""
+        self._data: list[bytes] = []
+        self._num_bytes = 0
+        """Bytes of the event that is not complete yet."""
+
+    def push(self, chunk: bytes) -> Iterator[bytes]:
+        """The data of every event that this chunk completes.
+
+        Raises:
+            TooLong: an event is larger than `MAX_EVENT_BYTES`.
+        """
+        self._num_bytes += len(chunk)
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            line = b"".join((*self._line, end))
+            self._line.clear()
+            yield from self._take(line.removesuffix(b"\r"))
+        if rest:
+            self._line.append(rest)
+        if ends:
+            self._num_bytes = len(rest) + sum(map(len, self._data))
+        if self._num_bytes > MAX_EVENT_BYTES:
+            raise TooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
+
+    def flush(self) -> Iterator[bytes]:
+        """The data of the last event, which the end of the stream completes."""
+        yield from self._take(b"".join(self._line))
+        yield from self._take(b"")
+
+    def _take(self, line: bytes) -> Iterator[bytes]:
+        if not line:
+            if self._data:
+                yield b"\n".join(self._data)
+                self._data.clear()
+            return
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"error":
+            self._data.append(b'{"error":' + value + b"}")

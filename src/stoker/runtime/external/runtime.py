@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.cards import ModelCard
@@ -36,7 +36,7 @@ from stoker.runtime.external.incarnation import Incarnation
 from stoker.runtime.external.program import Program
 from stoker.runtime.external.slot_queue import SlotQueue
 from stoker.runtime.external.supervisor import ServerSupervisor
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Message, RenderOptions
 from stoker.text.volatile import VolatileHeaders
 
 if TYPE_CHECKING:
@@ -213,22 +213,8 @@ class ExternalRuntime:
     def chat_format(self) -> ChatFormat:
         return self._known().template.chat_format
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Json]] = (),
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> str:
-        return self._known().template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            variables=template_kwargs,
-        )
+    def render_chat(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> str:
+        return self._known().template.render(messages, **options)
 
     async def ask(self, question: Question[A]) -> A:
         return as_answer_to(question, await self._answer(question))

@@ -1,18 +1,23 @@
-"""Translates requests to llama-server's `/completion`, and its events back to outputs. It uses no connection."""
+"""Translates requests, with their constraints, to llama-server's `/completion`, and its events back to outputs.
+
+It uses no connection.
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from math import inf, log
 
+from stoker.core.outline import Outline
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
 from stoker.engine.protocol import Output, PositionLogprobs, Progress, PromptToken, Timing, TokenLogprob, Usage
-from stoker.errors import BackendError, UnsupportedParameter
+from stoker.errors import BackendError, InvalidInput, UnsupportedParameter
+from stoker.runtime.external.client import decode
 from stoker.runtime.llama_server import wire
-from stoker.runtime.llama_server.problems import problem_error
-from stoker.runtime.llama_server.wire import Completion, Position, Probability, Timings, decode
+from stoker.runtime.llama_server.wire import Completion, Position, Probability, Timings, problem_error
 
 SAME_NAME = (
     *("temperature", "dynatemp_range", "dynatemp_exponent", "top_p", "min_p", "typical_p", "top_n_sigma"),
@@ -146,7 +151,7 @@ class AnswerReader:
         Raises:
             StokerError: the event is an error, or cannot be decoded.
         """
-        completion = decode(event, Completion, "answer")
+        completion = decode(event, Completion, "llama-server's answer")
         if completion.error is not None:
             raise problem_error(completion.error.code, completion.error)
         if completion.prompt_progress is not None:
@@ -229,3 +234,48 @@ def _biases(sampling: SamplingParams) -> list[tuple[int, float | bool]]:
     """Logit biases as pairs of a token id and a bias; the bias `False` bans the token."""
     biases = [(token_id, False if bias == -inf else bias) for token_id, bias in (sampling.logit_bias or {}).items()]
     return [*biases, *((token_id, False) for token_id in sampling.banned_token_ids or ())]
+
+
+_KINDS = {"regex": "regex", "choice": "structured_outputs", "lark": "grammar"}
+"""Kinds of constraints that llama-server does not support, with the client's request field, for the error."""
+
+
+def constraint_fields(outline: Outline | None) -> dict[str, object]:
+    """The fields of the request to llama-server; empty if the answer is not constrained.
+
+    Raises:
+        UnsupportedParameter: llama-server does not support this kind of constraint, a constraint in a continued answer,
+            a reasoning budget, or ending reasoning during the stream.
+        InvalidInput: the JSON schema is not valid JSON.
+    """
+    if outline is None:
+        return {}
+    if outline.reasoning is not None and outline.reasoning.budget is not None:
+        message = "a budget of reasoning tokens is not available: llama-server has no budget per request"
+        raise UnsupportedParameter(message, parameter="reasoning_budget_tokens")
+    if outline.reasoning is not None and outline.reasoning.can_be_ended:
+        message = "reasoning cannot be ended during the stream with --runtime llama-server"
+        raise UnsupportedParameter(message, parameter="reasoning_control")
+    grammar = outline.grammar
+    if grammar is None:
+        return {}
+    if outline.begun:
+        message = "a constrained answer cannot be continued: llama-server applies a constraint to new text only"
+        raise UnsupportedParameter(message, parameter="messages")
+    match grammar.kind:
+        case "json_schema":
+            return {"json_schema": _schema(grammar.text)}
+        case "json_object":
+            return {"json_schema": {"type": "object"}}
+        case "gbnf":
+            return {"grammar": grammar.text}
+        case kind:
+            message = f"constraints of the kind `{kind}` are not available: llama-server does not support them"
+            raise UnsupportedParameter(message, parameter=_KINDS.get(kind, "response_format"))
+
+
+def _schema(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"the JSON schema is not valid JSON: {error}", parameter="response_format") from None

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stoker.core.request import check_token_ids
-from stoker.engine.embeddings import normalised
+from stoker.engine.embeddings import Rows, as_rows, input_too_long, normalised
 from stoker.engine.question_messages import Embed, Embedded
-from stoker.errors import BackendError, ContextLengthExceeded, InvalidInput
-from stoker.runtime.external.client import ServerClient
+from stoker.errors import BackendError, InvalidInput
+from stoker.runtime.external.client import ServerClient, decode
 from stoker.runtime.llama_server.model_file import ModelFile, Task
 from stoker.runtime.llama_server.tokens import RemoteTokenizer
-from stoker.runtime.llama_server.wire import Embedding, Ranks, decode
+from stoker.runtime.llama_server.wire import Embedding, Ranks
 
 _PAIR_TOKENS = 4
 """Maximum number of special tokens around and between the two texts of a pair."""
@@ -92,20 +91,20 @@ class Embeddings:
         else:
             content = [given.token_ids for given in inputs]
             raw = await client.post("/embedding", {"content": content, "embd_normalize": -1}, None)
-            found = sorted(decode(raw, list[Embedding], "embeddings"), key=lambda entry: entry.index)
-            rows = _rows([entry.embedding[0] for entry in found])
+            found = sorted(decode(raw, list[Embedding], "llama-server's embeddings"), key=lambda entry: entry.index)
+            rows = as_rows([entry.embedding[0] for entry in found])
             rows = normalised(rows[:, : embed.dimensions], embed.norm)
         if len(rows) != len(inputs) or not np.isfinite(rows).all():
             raise BackendError("llama-server gave other numbers than it was asked for")
         num_tokens = [len(given.token_ids) for given in inputs]
         return Embedded(embed.question_id, rows.astype("<f4").tobytes(), rows.shape[1], num_tokens)
 
-    async def _ranks(self, embed: Embed, inputs: list[Input], client: ServerClient) -> NDArray[np.float32]:
+    async def _ranks(self, embed: Embed, inputs: list[Input], client: ServerClient) -> Rows:
         """The reranking scores. They are requested with texts, because llama-server takes no pairs of token lists."""
         texts = [await self._tokenizer.text(i.token_ids) if i.text is None else i.text for i in inputs]
         raw = await client.post("/rerank", {"query": embed.query, "documents": texts}, None)
-        found = sorted(decode(raw, Ranks, "ranks").results, key=lambda entry: entry.index)
-        return _rows([[entry.relevance_score] for entry in found])
+        found = sorted(decode(raw, Ranks, "llama-server's ranks").results, key=lambda entry: entry.index)
+        return as_rows([[entry.relevance_score] for entry in found])
 
     async def _fitting(self, given: str | list[int], name: str, embed: Embed, limit: int) -> Input:
         token_ids = await self._encoded(given, embed, is_pair=embed.query is not None)
@@ -116,12 +115,7 @@ class Embeddings:
             return Input(token_ids, given if isinstance(given, str) else None)
         num_suffix = self._tokenizer.num_suffix if isinstance(given, str) and embed.query is None else 0
         if not embed.truncates or limit <= num_suffix:
-            raise ContextLengthExceeded(
-                f"{name} has {len(token_ids)} tokens, but this model takes at most {limit}: it exceeds the available "
-                f"context size. Shorten it, or request truncation.",
-                num_prompt_tokens=len(token_ids),
-                context_size=limit,
-            )
+            raise input_too_long(len(token_ids), limit, name)
         # Truncation keeps the special tokens that the model expects at the end of a text.
         return Input([*token_ids[: limit - num_suffix], *token_ids[len(token_ids) - num_suffix :]], None)
 
@@ -132,10 +126,3 @@ class Embeddings:
             given, parse_special=embed.parse_special, wants_bos=False, add_special=not is_pair
         )
         return [token.id for token in tokens]
-
-
-def _rows(values: list[list[float]]) -> NDArray[np.float32]:
-    """The values as an array of shape `(inputs, size)`; without rows if their lengths differ."""
-    if len(set(map(len, values))) != 1:
-        return np.empty((0, 1), dtype=np.float32)
-    return np.array(values, dtype=np.float32)

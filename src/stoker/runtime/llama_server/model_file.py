@@ -12,8 +12,7 @@ from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
 from stoker.engine.config import CacheType, EngineConfig, llama_cache_types, sampling_defaults
 from stoker.engine.tiers import ram_tier_mib
-from stoker.models.description import ModelDescription, describe
-from stoker.models.embedding import read_pooling
+from stoker.models.description import ModelDescription, describe, read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, SmallerKV, head_sizes, kv_bytes_per_token, memory_needs

@@ -12,7 +12,7 @@ from stoker.runtime.external.client import ServerClient
 from stoker.runtime.llama_server.arguments import start_arguments
 from stoker.runtime.llama_server.binary import Binary, environment_of
 from stoker.runtime.llama_server.model_file import Task
-from stoker.runtime.llama_server.problems import reply_error
+from stoker.runtime.llama_server.wire import reply_error
 
 NAME = "llama-server"
 _WARM_UP_S = 30.0

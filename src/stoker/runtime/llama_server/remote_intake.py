@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -17,37 +17,23 @@ from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import AdapterNotFound, InvalidInput
 from stoker.runtime.external.answers import Asked
 from stoker.runtime.external.client import encoded
-from stoker.runtime.llama_server.completion import AnswerReader, check_supported, completion_body
-from stoker.runtime.llama_server.constraints import constraint_fields
+from stoker.runtime.llama_server.completion import AnswerReader, check_supported, completion_body, constraint_fields
 from stoker.runtime.llama_server.media import RemoteMedia
 from stoker.runtime.llama_server.tokens import PromptPiece, RemoteTokenizer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteIntake:
-    """The request intake of one model. Belongs to one event loop.
+    """The request intake of one model. Belongs to one event loop."""
 
-    Args:
-        info: what requests are checked against.
-        can_generate: the model generates text.
-        defaults: sampling parameters for what a request leaves out; they precede the built-in defaults.
-        tokenizer: the model's tokenizer.
-        media: encodes prompts with images and recordings.
-    """
-
-    def __init__(
-        self,
-        info: ModelInfo,
-        *,
-        can_generate: bool,
-        defaults: SamplingParams,
-        tokenizer: RemoteTokenizer,
-        media: RemoteMedia,
-    ) -> None:
-        self._info = info
-        self._can_generate = can_generate
-        self._defaults = defaults
-        self._tokenizer = tokenizer
-        self._media = media
+    info: ModelInfo
+    """What requests are checked against."""
+    can_generate: bool
+    defaults: SamplingParams
+    """Sampling parameters for what a request leaves out; they precede the built-in defaults."""
+    tokenizer: RemoteTokenizer
+    media: RemoteMedia
+    """Encodes prompts with images and recordings."""
 
     async def admit(self, submit: Submit) -> Asked:
         """Tokenizes and checks a request.
@@ -58,20 +44,20 @@ class RemoteIntake:
             ContextLengthExceeded: the prompt leaves no room for a completion.
             StokerError: the model cannot answer now.
         """
-        if not self._can_generate:
-            message = f"{self._info.name} does not generate text: llama-server was started for embeddings or ranking"
+        if not self.can_generate:
+            message = f"{self.info.name} does not generate text: llama-server was started for embeddings or ranking"
             raise InvalidInput(f"{message}. Use /v1/embeddings, or serve another model", parameter="model")
         check_no_adapters(submit.adapters)
-        sampling = submit.sampling.completed(self._defaults, self._info.max_sequence_tokens)
+        sampling = submit.sampling.completed(self.defaults, self.info.max_sequence_tokens)
         check_supported(sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
         fields = constraint_fields(submit.outline)
         if submit.text_bias:
-            biases = await self._tokenizer.biases(submit.text_bias)
+            biases = await self.tokenizer.biases(submit.text_bias)
             sampling = replace(sampling, logit_bias={**biases, **(sampling.logit_bias or {})})
-        media = await self._media.prompt(submit) if submit.media else None
+        media = await self.media.prompt(submit) if submit.media else None
         placed = cast("Prompt", submit.prompt)  # no embeddings: llama-server encodes images itself
-        text = placed if media is None else self._media.text(submit)
-        tokens = await self._tokenizer.prompt_tokens(text, parse_special=submit.parse_special)
+        text = placed if media is None else self.media.text(submit)
+        tokens = await self.tokenizer.prompt_tokens(text, parse_special=submit.parse_special)
         request = Request(
             request_id=submit.request_id,
             prompt=tuple(token_id for token_id, _ in tokens),
@@ -80,10 +66,10 @@ class RemoteIntake:
             client_key=submit.client_key,
             cache_prompt=submit.cache_prompt,
         )
-        request.check_fits(self._info)
-        room = self._info.max_sequence_tokens - len(tokens)
+        request.check_fits(self.info)
+        room = self.info.max_sequence_tokens - len(tokens)
         if room == 0:  # llama-server always generates a token
-            raise prompt_too_long(len(tokens), self._info.max_sequence_tokens)
+            raise prompt_too_long(len(tokens), self.info.max_sequence_tokens)
         max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         ends = () if submit.outline is None or sampling.ignore_eos else submit.outline.ends
         body = completion_body(request.prompt, sampling, max_tokens, cache_prompt=request.cache_prompt, ends=ends)
@@ -110,10 +96,10 @@ class RemoteIntake:
     async def _echo(self, submit: Submit, tokens: Sequence[PromptPiece]) -> list[PromptToken]:
         """The echoed prompt. Tokens given as ids are detokenized one by one, as only `/tokenize` returns pieces."""
         unknown = {token_id for token_id, raw in tokens if raw is None}
-        looked_up = {token_id: (await self._tokenizer.text([token_id])).encode() for token_id in unknown}
+        looked_up = {token_id: (await self.tokenizer.text([token_id])).encode() for token_id in unknown}
         token_ids = [token_id for token_id, _ in tokens]
         pieces = [looked_up[token_id] if raw is None else raw for token_id, raw in tokens]
-        return echo_of(pieces, submit.prompt, token_ids, bos_token_id=self._tokenizer.bos_token_id)
+        return echo_of(pieces, submit.prompt, token_ids, bos_token_id=self.tokenizer.bos_token_id)
 
 
 def check_no_adapters(choices: Sequence[AdapterChoice] | None) -> None:

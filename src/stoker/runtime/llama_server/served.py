@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import Any
 
 import msgspec
 
+from stoker.core.media import MediaKind
+from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.params import SamplingParams
 from stoker.core.request import check_token_ids
-from stoker.engine.cards import ModelCard
-from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.cards import EmbeddingCard, FillTokens, ModelCard
+from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Submit
 from stoker.engine.question_messages import (
     Answer,
@@ -25,16 +29,15 @@ from stoker.engine.question_messages import (
     SaveSlot,
     Tokenize,
 )
+from stoker.engine.template_file import configured_template
 from stoker.errors import ConfigError, UnsupportedParameter
 from stoker.media.decoder import check_available
 from stoker.runtime.external.answers import Asked
-from stoker.runtime.external.client import ServerClient
+from stoker.runtime.external.client import ServerClient, decode
 from stoker.runtime.external.config import RuntimeConfig, check_engine
 from stoker.runtime.external.incarnation import PROBE_S
-from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
 from stoker.runtime.llama_server.binary import ask_binary, find_binary
-from stoker.runtime.llama_server.card import make_card, make_info
 from stoker.runtime.llama_server.embedding import Embeddings
 from stoker.runtime.llama_server.media import RemoteMedia
 from stoker.runtime.llama_server.model_file import ModelFile, Task, read_model_file
@@ -42,8 +45,8 @@ from stoker.runtime.llama_server.program import Order
 from stoker.runtime.llama_server.remote_intake import RemoteIntake, check_no_adapters
 from stoker.runtime.llama_server.slots import Slots
 from stoker.runtime.llama_server.tokens import RemoteTokenizer
-from stoker.runtime.llama_server.wire import ModelList, Props, decode
-from stoker.text.volatile import VolatileHeaders
+from stoker.runtime.llama_server.wire import ModelList, Props
+from stoker.text.chat_formats.table import check_tool_format
 
 _ASK_S = 10.0
 
@@ -101,8 +104,8 @@ class LlamaServed:
 
     async def learn(self, client: Callable[[], ServerClient]) -> ModelCard:
         model, tokenizer = self._prepared(), RemoteTokenizer(client)
-        props = decode(await client().get("/props", _ASK_S), Props, "properties")
-        listed = decode(await client().get("/v1/models", _ASK_S), ModelList, "list of models")
+        props = decode(await client().get("/props", _ASK_S), Props, "llama-server's properties")
+        listed = decode(await client().get("/v1/models", _ASK_S), ModelList, "llama-server's list of models")
         await tokenizer.learn(props.bos_token)
         can_generate = model.task is Task.TEXT
         card = make_card(
@@ -112,7 +115,7 @@ class LlamaServed:
             card=card,
             tokenizer=tokenizer,
             intake=RemoteIntake(
-                make_info(card),
+                info=make_info(card),
                 can_generate=can_generate,
                 defaults=model.defaults,
                 tokenizer=tokenizer,
@@ -169,23 +172,6 @@ class LlamaServed:
         return self._learned
 
 
-def llama_server_runtime(
-    engine: EngineConfig,
-    config: RuntimeConfig,
-    *,
-    supervision: SupervisionConfig | None = None,
-    volatile: VolatileHeaders | None = None,
-    repeats: bool = True,
-) -> ExternalRuntime:
-    """The `Runtime` of a model in llama-server. For the arguments see `LlamaServed` and `ExternalRuntime`.
-
-    Raises:
-        ConfigError: the configuration demands a feature that only Stoker's own engines have.
-    """
-    served = LlamaServed(engine, config)
-    return ExternalRuntime(served, engine, supervision=supervision, volatile=volatile, repeats=repeats)
-
-
 def _with_slot_folder(engine: EngineConfig) -> EngineConfig:
     folder = Path(engine.slot_save_path).expanduser()
     try:
@@ -195,3 +181,76 @@ def _with_slot_folder(engine: EngineConfig) -> EngineConfig:
             f"--slot-save-path: {folder} is not a directory: {error.strerror}", key="slot_save_path"
         ) from error
     return msgspec.structs.replace(engine, slot_save_path=str(folder))
+
+
+_TRAITS = CacheTraits(can_truncate=False, can_copy=False, shares_cells=False)
+"""Stoker can neither truncate nor copy KV in llama-server."""
+
+
+def make_card(
+    config: EngineConfig, model: ModelFile, props: Props, listed: ModelList, fill_tokens: FillTokens | None
+) -> ModelCard:
+    """The card of the model.
+
+    Args:
+        config: the model's configuration.
+        model: the model's file.
+        props: the server's properties.
+        listed: the server's list of models.
+        fill_tokens: tokens for fill-in-the-middle prompts; None = the model has none.
+    """
+    facts, embedding = model.facts, None
+    context_size = min(model.context_size, props.default_generation_settings.n_ctx or model.context_size)
+    if model.task is not Task.TEXT:
+        pooling = "rank" if model.pooling is None else model.pooling.value
+        embedding = EmbeddingCard(pooling, model.embedding_size, context_size)
+    template = configured_template(config)
+    check_tool_format(config.tool_format)
+    meta = listed.data[0].meta if listed.data else None
+    return ModelCard(
+        name=config.name or config.model or facts.name,
+        backend="llama-server",
+        backend_version=props.build_info,
+        architecture=facts.architecture,
+        path=str(model.path),
+        vocab_size=(meta.n_vocab if meta is not None else None) or facts.vocab_size,
+        trained_context=facts.trained_context,
+        context_size=context_size,
+        kv_tokens=model.total_tokens,
+        parallel=config.parallel,
+        max_queue=config.max_queue,
+        chat_template=facts.chat_template if template is None else template,
+        tool_format=config.tool_format,
+        bos_token=props.bos_token,
+        eos_token=props.eos_token,
+        num_parameters=facts.num_parameters,
+        size_bytes=facts.weights_bytes,
+        created=int(time.time()),
+        fill_tokens=fill_tokens,
+        embedding=embedding,
+        can_generate=model.task is Task.TEXT,
+        system=config.preset.system,
+        sampling=SamplingParams().completed(model.defaults, context_size),
+        media=_media(props),
+    )
+
+
+def _media(props: Props) -> list[MediaKind]:
+    kinds: dict[MediaKind, bool] = {"image": props.modalities.vision, "audio": props.modalities.audio}
+    return [kind for kind, is_taken in kinds.items() if is_taken]
+
+
+def make_info(card: ModelCard) -> ModelInfo:
+    """The facts of the card that requests are checked against."""
+    return ModelInfo(
+        name=card.name,
+        architecture=card.architecture,
+        vocab_size=card.vocab_size,
+        eog_token_ids=frozenset(),
+        trained_context=card.trained_context,
+        context_size=card.context_size,
+        kv_tokens=card.kv_tokens,
+        num_slots=card.parallel,
+        max_batch_tokens=card.context_size,
+        traits=_TRAITS,
+    )

@@ -7,8 +7,8 @@ import time
 from stoker.core.slot_state import SlotState
 from stoker.engine.question_messages import Erased, EraseSlots, ListSlots, RestoreSlot, SaveSlot, SlotFiled, SlotList
 from stoker.errors import InvalidInput
-from stoker.runtime.external.client import ServerClient
-from stoker.runtime.llama_server.wire import ErasedSlot, RestoredSlot, SavedSlot, Slot, decode
+from stoker.runtime.external.client import ServerClient, decode
+from stoker.runtime.llama_server.wire import ErasedSlot, RestoredSlot, SavedSlot, Slot
 
 _FILE_S = 300.0
 _ANSWER_S = 60.0
@@ -29,7 +29,8 @@ class Slots:
             BrokenOff: the server is gone.
             StokerError: the server did not answer within `timeout_s` seconds, or answered with an error.
         """
-        states = [_state(slot) for slot in decode(await client.get("/slots", timeout_s), list[Slot], "slots")]
+        slots = decode(await client.get("/slots", timeout_s), list[Slot], "llama-server's slots")
+        states = [_state(slot) for slot in slots]
         self.num_retained = sum(state.num_tokens for state in states if state.request_id is None)
         return states
 
@@ -59,7 +60,7 @@ class Slots:
     async def _save(self, client: ServerClient, question: SaveSlot, slot: int) -> SlotFiled:
         began = time.monotonic()
         body = await client.post(f"/slots/{slot}?action=save", {"filename": question.filename}, _FILE_S)
-        saved = decode(body, SavedSlot, "saved slot")
+        saved = decode(body, SavedSlot, "llama-server's saved slot")
         if not saved.n_saved:
             raise InvalidInput(f"there is nothing in slot {slot}", parameter="slot")
         return SlotFiled(question.question_id, saved.n_saved, saved.n_written, time.monotonic() - began)
@@ -67,12 +68,12 @@ class Slots:
     async def _restore(self, client: ServerClient, question: RestoreSlot, slot: int) -> SlotFiled:
         began = time.monotonic()
         body = await client.post(f"/slots/{slot}?action=restore", {"filename": question.filename}, _FILE_S)
-        restored = decode(body, RestoredSlot, "restored slot")
+        restored = decode(body, RestoredSlot, "llama-server's restored slot")
         return SlotFiled(question.question_id, restored.n_restored, restored.n_read, time.monotonic() - began)
 
     async def _erase(self, client: ServerClient, slot: int) -> int:
         body = await client.post(f"/slots/{slot}?action=erase", {}, _ANSWER_S)
-        return decode(body, ErasedSlot, "erased slot").n_erased
+        return decode(body, ErasedSlot, "llama-server's erased slot").n_erased
 
 
 def _idle(states: list[SlotState], slot: int) -> int:

@@ -13,8 +13,8 @@ from stoker.engine.protocol import Prompt
 from stoker.engine.question_messages import Tokenize, Tokenized
 from stoker.engine.questions import ANSWER_S, MAX_QUESTIONS
 from stoker.errors import Overloaded
-from stoker.runtime.external.client import ServerClient
-from stoker.runtime.llama_server.wire import Piece, Text, Tokens, decode
+from stoker.runtime.external.client import ServerClient, decode
+from stoker.runtime.llama_server.wire import Piece, Text, Tokens
 
 PromptPiece: TypeAlias = tuple[int, bytes | None]
 """A token id, with the token's bytes; None = the token was given as an id, and its bytes are unknown."""
@@ -126,13 +126,13 @@ class RemoteTokenizer:
         """The text of tokens, whose ids must be in the vocabulary; special tokens are written out."""
         async with self._turn():
             body = await self._client().post("/detokenize", {"tokens": list(token_ids)}, ANSWER_S)
-        return decode(body, Text, "text of tokens").content
+        return decode(body, Text, "llama-server's text of tokens").content
 
     async def _tokens(self, text: str, *, add_special: bool, parse_special: bool) -> list[Piece]:
         asked = {"content": text, "add_special": add_special, "parse_special": parse_special, "with_pieces": True}
         async with self._turn():
             body = await self._client().post("/tokenize", asked, ANSWER_S)
-        return decode(body, Tokens, "tokens").tokens
+        return decode(body, Tokens, "llama-server's tokens").tokens
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None, None]:

@@ -1,14 +1,20 @@
-"""The replies of llama-server, with the fields that Stoker reads; all other fields are skipped without decoding."""
+"""The replies and errors of llama-server, with the fields that Stoker reads; other fields are skipped unread."""
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 
-from stoker.errors import BackendError
+from stoker.errors import (
+    BackendError,
+    ContextLengthExceeded,
+    InvalidInput,
+    ModelNotLoaded,
+    Overloaded,
+    StokerError,
+    UnsupportedParameter,
+)
 
-T = TypeVar("T")
+_MAX_ERROR_CHARS = 500
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -196,13 +202,22 @@ class RestoredSlot(msgspec.Struct, frozen=True):
     n_read: int
 
 
-def decode(body: bytes, kind: type[T], what: str) -> T:
-    """Decodes the body of a reply; `what` names it in the error.
-
-    Raises:
-        BackendError: the body does not have the form that this version of Stoker knows.
-    """
+def reply_error(status: int, body: bytes) -> StokerError:
+    """The error for a reply other than 200, from its status and its body."""
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BackendError(f"llama-server's {what} cannot be understood: {error}: {body[:200]!r}") from error
+        problem = msgspec.json.decode(body, type=ErrorReply).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = Problem(body[:_MAX_ERROR_CHARS].decode("utf-8", "replace"))
+    return problem_error(status, problem)
+
+
+def problem_error(status: int, problem: Problem) -> StokerError:
+    """The error for a problem that llama-server reports, by the problem's type or else by the status."""
+    message = f"llama-server: {problem.message[:_MAX_ERROR_CHARS] or f'status {status}'}"
+    if problem.type == "exceed_context_size_error":
+        sizes = {"num_prompt_tokens": problem.n_prompt_tokens, "context_size": problem.n_ctx}
+        return ContextLengthExceeded(message, **sizes)
+    if status == 501 or problem.type == "not_supported_error":
+        return UnsupportedParameter(message)
+    kinds: dict[int, type[StokerError]] = {400: InvalidInput, 429: Overloaded, 503: ModelNotLoaded}
+    return kinds.get(status, BackendError)(message)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from stoker.core.request import Request
 from stoker.engine.outlines import StreamOutline
 from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, TokenLogprob, Usage
-from stoker.engine.spans import State
 from stoker.errors import BackendError
-from stoker.runtime.vllm.wire import Choice, Event, decode, problem_error, token_id
+from stoker.runtime.external.client import decode
+from stoker.runtime.vllm.wire import Choice, Event, problem_error, token_id
 from stoker.text.detokenizer import Detokenizer
 from stoker.text.stop import StopMatcher
 from stoker.text.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ class AnswerReader:
         """
         if event == _DONE:
             return self._end([], "", [], []) if self._reason is not None else None
-        found = decode(event, Event, "answer")
+        found = decode(event, Event, "vLLM's answer")
         if found.error is not None:
             raise problem_error(found.error.code, found.error)
         if found.usage is not None and found.usage.prompt_tokens_details is not None:
@@ -95,7 +95,7 @@ class AnswerReader:
         text, marks = "", list[tuple[int, str]]()
         for index, each in enumerate(token_ids):
             self._num_completion += 1
-            is_reasoning = self._follow(each)
+            is_reasoning = self._outline.follow(each)
             if each in self._ends or each in self._stop_token_ids:
                 self._stop_match = each if each in self._stop_token_ids else None
                 return text, marks, index + 1
@@ -110,15 +110,6 @@ class AnswerReader:
                 self._stop_match = None if self._stops.matched in self._outline.ends else self._stops.matched
                 return text, marks, index + 1
         return text, marks, len(token_ids)
-
-    def _follow(self, token: int) -> bool:
-        """Gives a token to the follower of the reasoning; returns whether the token belongs to the reasoning."""
-        follower = self._outline.reasoning
-        if follower is None:
-            return False
-        was_content = follower.state is State.CONTENT
-        follower.push(token)
-        return not was_content and follower.num_tokens > 0
 
     def _end(
         self, token_ids: list[int], text: str, marks: list[tuple[int, str]], logprobs: list[PositionLogprobs]

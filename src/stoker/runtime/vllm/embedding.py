@@ -8,12 +8,12 @@ import numpy as np
 
 from stoker.core.request import check_token_ids
 from stoker.engine.cards import EmbeddingCard
-from stoker.engine.embeddings import normalised
+from stoker.engine.embeddings import as_rows, input_too_long, normalised
 from stoker.engine.question_messages import Embed, Embedded
-from stoker.errors import BackendError, ContextLengthExceeded, InvalidInput
-from stoker.runtime.external.client import ServerClient
+from stoker.errors import BackendError, InvalidInput
+from stoker.runtime.external.client import ServerClient, decode
 from stoker.runtime.vllm.model_folder import ModelFolder
-from stoker.runtime.vllm.wire import EmbeddingList, decode
+from stoker.runtime.vllm.wire import EmbeddingList
 from stoker.text.tokenizer import encode_prompt
 
 AT = "/v1/embeddings"
@@ -87,12 +87,7 @@ class Embeddings:
         if not given:
             raise InvalidInput(f"{name} is empty: it has no tokens", parameter=embed.parameter)
         if length > limit and (not embed.truncates or limit <= len(behind)):
-            raise ContextLengthExceeded(
-                f"{name} has {length} tokens, but this model takes at most {limit}: it exceeds the available "
-                f"context size. Shorten it, or request truncation.",
-                num_prompt_tokens=length,
-                context_size=limit,
-            )
+            raise input_too_long(length, limit, name)
         return [*given[: limit - len(behind)], *behind]  # truncation keeps the special tokens at the end
 
 
@@ -104,8 +99,6 @@ async def ask_rows(client: ServerClient, token_ids: list[list[int]], timeout_s: 
         StokerError: the server failed.
     """
     body = {"input": token_ids, "encoding_format": "float", "use_activation": False}
-    found = decode(await client.post(AT, body, timeout_s), EmbeddingList, "embeddings").data
+    found = decode(await client.post(AT, body, timeout_s), EmbeddingList, "vLLM's embeddings").data
     values = [entry.embedding for entry in sorted(found, key=lambda entry: entry.index)]
-    if len(set(map(len, values))) != 1:
-        return np.empty((0, 1), dtype=np.float32)
-    return np.array(values, dtype=np.float32)
+    return as_rows(values)

@@ -14,7 +14,7 @@ from stoker.core.params import SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.answers import answer_detokenize, answer_tokenize
 from stoker.engine.cards import ModelCard
-from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.config import EngineConfig
 from stoker.engine.outlines import Outlines, StreamOutline
 from stoker.engine.prompt import echo, find_fill_tokens, find_markers, prompt_entries, with_text_bias
 from stoker.engine.protocol import Submit
@@ -22,18 +22,16 @@ from stoker.engine.question_messages import Answer, Detokenize, Embed, Question,
 from stoker.engine.template_file import configured_template
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.external.answers import Asked
-from stoker.runtime.external.client import ServerClient, encoded
+from stoker.runtime.external.client import ServerClient, decode, encoded
 from stoker.runtime.external.config import RuntimeConfig, check_engine
-from stoker.runtime.external.runtime import ExternalRuntime
 from stoker.runtime.vllm.adapters import PEFTAdapters, read_adapters
 from stoker.runtime.vllm.answer_reader import AnswerReader
 from stoker.runtime.vllm.completion import check_supported, completion_body, constraint_fields
 from stoker.runtime.vllm.embedding import Embeddings, ask_rows
 from stoker.runtime.vllm.model_folder import ModelFolder, read_model_folder
 from stoker.runtime.vllm.program import VLLMProgram, arguments, find_program
-from stoker.runtime.vllm.wire import Version, decode, kv_tokens
+from stoker.runtime.vllm.wire import Version, kv_tokens
 from stoker.text.chat_formats.table import check_tool_format
-from stoker.text.volatile import VolatileHeaders
 
 _ASK_S = 10.0
 _NO_FILES = (
@@ -96,7 +94,7 @@ class VLLMServed:
         )
 
     async def learn(self, client: Callable[[], ServerClient]) -> ModelCard:
-        version = decode(await client().get("/version", _ASK_S), Version, "version").version
+        version = decode(await client().get("/version", _ASK_S), Version, "vLLM's version").version
         found = kv_tokens(await client().get("/metrics", _ASK_S))
         model = self._prepared()
         card = make_card(self._engine, model, version, self.pool_tokens if found is None else found)
@@ -196,23 +194,6 @@ class VLLMServed:
     def _prepared(self) -> ModelFolder:
         assert self._model is not None, "it was prepared"
         return self._model
-
-
-def vllm_runtime(
-    engine: EngineConfig,
-    config: RuntimeConfig,
-    *,
-    supervision: SupervisionConfig | None = None,
-    volatile: VolatileHeaders | None = None,
-    repeats: bool = True,
-) -> ExternalRuntime:
-    """The `Runtime` of a model in vLLM. For the arguments see `VLLMServed` and `ExternalRuntime`.
-
-    Raises:
-        ConfigError: the configuration demands a feature that only Stoker's own engines have.
-    """
-    served = VLLMServed(engine, config)
-    return ExternalRuntime(served, engine, supervision=supervision, volatile=volatile, repeats=repeats)
 
 
 def make_info(model: ModelFolder, config: EngineConfig) -> ModelInfo:

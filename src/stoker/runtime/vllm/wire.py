@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from stoker.errors import BackendError, InvalidInput, ModelNotLoaded, Overloaded, StokerError, UnsupportedParameter
-
-T = TypeVar("T")
 
 _MAX_ERROR_CHARS = 500
 _TOKEN = "token_id:"
@@ -83,18 +81,6 @@ class EmbeddingList(msgspec.Struct, frozen=True):
     """`POST /v1/embeddings`."""
 
     data: list[Embedding] = []
-
-
-def decode(body: bytes, kind: type[T], what: str) -> T:
-    """Decodes the body of a reply; `what` names it in the error.
-
-    Raises:
-        BackendError: the body does not have the form that this version of Stoker knows.
-    """
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BackendError(f"vLLM's {what} cannot be understood: {error}: {body[:200]!r}") from error
 
 
 def token_id(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from stoker.server.whole_files import write_whole
+from stoker.models.whole_files import write_whole
 
 logger = getLogger(__name__)
 

@@ -13,7 +13,6 @@ from stoker.runtime.registry import ServedModel
 from stoker.server.api import Call, Router
 from stoker.server.dialects.ollama.names import own_name
 from stoker.server.dialects.ollama.requests import keep_alive_of
-from stoker.server.embeddings.inputs import plain_inputs
 from stoker.server.embeddings.requests import (
     embeddings_reply,
     embeddings_request,
@@ -22,6 +21,7 @@ from stoker.server.embeddings.requests import (
     native_inputs,
     ollama_embed_reply,
     ollama_embed_request,
+    plain_inputs,
     rerank_reply,
     rerank_request,
 )

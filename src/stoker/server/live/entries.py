@@ -76,22 +76,8 @@ def engine_entry(view: EngineView, reader: Reader, clock: Callable[[], float] = 
             for node in view.pool.nodes
         ],
         steps=[
-            Step(
-                step.serial,
-                round(step.at_s + offset, 4),
-                step.step_ms,
-                step.forward_ms,
-                step.sample_ms,
-                step.num_decodes,
-                step.num_prompt,
-                step.num_drafted,
-                step.num_accepted,
-                step.num_imported,
-                step.members,
-                step.plan_ms,
-                step.step_id,
-            )
-            for step in view.steps
+            Step(serial, round(at_s + offset, 4), *same)
+            for serial, at_s, *same in map(msgspec.structs.astuple, view.steps)
         ],
         moments=[
             MomentEntry(

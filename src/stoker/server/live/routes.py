@@ -1,11 +1,13 @@
-"""The endpoints that show what engines do: `/engine/state`, `/engine/events` and `/engine/prefix/{node}`."""
+"""The endpoints that show what engines do: `/engine/state`, `/engine/prefix/{node}`, and `/engine/events` with news."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from math import isfinite
+from typing import TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -19,8 +21,7 @@ from stoker.server.access.control import may_administer
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response
 from stoker.server.live.entries import Differences, Reader, engine_entry, event
-from stoker.server.live.following import EngineFailures, both, model_news
-from stoker.server.live.types import EVENTS, VERSION, EngineState, Hello, PrefixReply, Snapshot, Tick
+from stoker.server.live.types import EVENTS, VERSION, EngineState, Hello, News, PrefixReply, Snapshot, Tick
 from stoker.server.observe.account import account_of
 from stoker.server.transport.connection import STOP
 from stoker.server.transport.sse import EventStream
@@ -154,3 +155,64 @@ def _hz(call: Call[None]) -> float:
     if not (isfinite(hz) and 0.1 <= hz <= HZ):
         raise InvalidInput(f"`hz` must be a number from 0.1 to {HZ:g}", parameter="hz")
     return hz
+
+
+FirstT = TypeVar("FirstT")
+SecondT = TypeVar("SecondT")
+
+
+def model_news(event: ModelEvent) -> News:
+    """The news about a change of a model's state."""
+    why = event.message or event.reason or event.stage
+    return News(t=time.time(), kind=event.state, id=event.model, part=event.loaded_part, why=why)
+
+
+class EngineFailures:
+    """Detects when the engines of one model stop answering, and when they answer again.
+
+    Args:
+        model: id of the model.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._is_down = False
+
+    def of(self, error: StokerError | None, *, is_loaded: bool) -> News | None:
+        """The news after a query of the engines, which gave `error` or None; None = no news.
+
+        A model that was unloaded has not failed.
+        """
+        was_down, self._is_down = self._is_down, error is not None and (is_loaded or self._is_down)
+        if self._is_down == was_down:
+            return None
+        kind, why = ("crashed", "" if error is None else error.message) if self._is_down else ("restarted", "")
+        return News(t=time.time(), kind=kind, id=self._model, part=None, why=why)
+
+
+async def both(
+    first: AsyncGenerator[FirstT, None], second: AsyncGenerator[SecondT, None]
+) -> AsyncGenerator[FirstT | SecondT, None]:
+    """Merges two generators in the order of arrival, until one of them ends. Closes both."""
+    waiting = {asyncio.ensure_future(_next(source)): source for source in (first, second)}
+    try:
+        while True:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                source = waiting.pop(task)
+                try:
+                    item = task.result()
+                except StopAsyncIteration:
+                    return
+                yield item
+                waiting[asyncio.ensure_future(_next(source))] = source
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await first.aclose()
+        await second.aclose()
+
+
+async def _next(source: AsyncGenerator[FirstT, None] | AsyncGenerator[SecondT, None]) -> FirstT | SecondT:
+    return await anext(source)

@@ -41,18 +41,15 @@ def log_exchange(
     """Logs a request whose response has ended, at level info."""
     if not access_log.isEnabledFor(logging.INFO):
         return
-    method, path = scope["method"], _printable(scope["path"][:_MAX_PATH])
+    method, path = scope["method"], scope["path"][:_MAX_PATH]
+    if not path.isprintable():  # a line break could forge a log line
+        path = ascii(path)
     if not is_json:
         access_log.info("%s %s %d %.0fms id=%s%s", method, path, status, 1e3 * duration_s, request_id, _text(account))
         return
     about = {"time": time.time(), "request_id": request_id, "method": method, "path": path, "status": status}
     about |= {"duration_s": round(duration_s, 6), "client": _address(scope), **_fields(account)}
     access_log.info("%s", msgspec.json.encode(about).decode())
-
-
-def _printable(path: str) -> str:
-    """Escapes line breaks, so that a path with a line break cannot forge a log line."""
-    return path if path.isprintable() else ascii(path)
 
 
 def _address(scope: Scope) -> str:

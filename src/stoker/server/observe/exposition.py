@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from stoker.server.api import Call, Router, Server
@@ -24,27 +25,17 @@ async def metrics(call: Call[None]) -> Response:
     return Response(generate_latest(_Exposed(call.server, others)), media_type=CONTENT_TYPE_LATEST)
 
 
-class _Exposed(CollectorRegistry):
-    """A Prometheus registry for one scrape."""
+@dataclass(frozen=True, slots=True)
+class _Exposed(Collector):
+    """Supplies the metrics of one scrape."""
 
-    def __init__(self, server: Server, others: Mapping[str, Sequence[RequestSample]]) -> None:
-        super().__init__(auto_describe=False)
-        self.register(_Server(server, others))
-
-
-class _Server(Collector):
-    def __init__(self, server: Server, others: Mapping[str, Sequence[RequestSample]]) -> None:
-        self._server = server
-        self._others = others
+    server: Server
+    others: Mapping[str, Sequence[RequestSample]]
 
     def collect(self) -> Iterable[Metric]:
-        server = self._server
+        server = self.server
         responses = server.part(ResponseCounts, ResponseCounts).family()
         own, name = families(server.registry.statuses()), server.part(Fronts, Fronts).own
         if name:
-            add_fronts([*own, responses], name, self._others)
+            add_fronts([*own, responses], name, self.others)
         return [*with_aliases(own), responses]
-
-    def describe(self) -> Iterable[Metric]:
-        """No metrics: models are unavailable before the event loop runs."""
-        return ()

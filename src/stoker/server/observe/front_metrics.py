@@ -17,7 +17,7 @@ from stoker.server.observe.metrics import NOT_LOADED, ROWS
 from stoker.server.observe.response_counts import ResponseCounts
 
 _RESPONSES = ResponseCounts().family().name
-_NAMES = (*(PREFIX + row.name for row in ROWS if row.is_of_requests), _RESPONSES)
+_NAMES = (*(PREFIX + row.name for row in ROWS if row.source.is_of_requests), _RESPONSES)
 """Names of the metric families that each front counts by itself."""
 
 
@@ -52,7 +52,7 @@ class Fronts:
 def request_samples(models: Iterable[ModelStatus], responses: ResponseCounts) -> list[RequestSample]:
     """The samples that this front has counted, which other fronts do not know."""
     facts = [Facts(status, NOT_LOADED) for status in models]
-    found = [*(row.family(facts) for row in ROWS if row.is_of_requests), responses.family()]
+    found = [*(row.family(facts) for row in ROWS if row.source.is_of_requests), responses.family()]
     return [
         RequestSample(family.name, sample.name, dict(sample.labels), sample.value)
         for family in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -31,129 +31,97 @@ class Facts:
         return self.status.metrics
 
 
-_Labels: TypeAlias = tuple[str, ...]
-_Numbers: TypeAlias = Iterable[tuple[_Labels, float]]
-_Values: TypeAlias = Callable[[Facts], _Numbers]
-_Buckets: TypeAlias = Callable[[Facts], Iterable[tuple[Sequence[float], Distribution]]]
-
-
-class OfRequests:
-    """Marks a source of values that counts requests answered by this server, as opposed to an engine's report.
-
-    Several servers in front of the same engines each count their own requests.
-    """
-
-    def __init__(self, values: Callable[[Facts], Any]) -> None:
-        self._values = values
-
-    def __call__(self, facts: Facts) -> Any:
-        return self._values(facts)
-
-
-class Row(Protocol):
-    """A row of the table, which makes one metric family of `/metrics`."""
-
-    @property
-    def name(self) -> str:
-        """Name of the family, without `PREFIX`."""
-        ...
-
-    @property
-    def is_of_requests(self) -> bool:
-        """Whether the values count requests of this server, see `OfRequests`."""
-        ...
-
-    def family(self, models: Iterable[Facts]) -> Metric:
-        """The family with the samples of these models."""
-        ...
+_Samples: TypeAlias = Iterable[tuple[tuple[str, ...], Sequence[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Numbered:
-    """A family of gauges or counters."""
+class _Source:
+    """Supplies the values of a metric family."""
 
-    kind: type[GaugeMetricFamily | CounterMetricFamily]
-    name: str
-    help: str
-    values: _Values
-    """The number for each set of label values."""
-    labels: _Labels = ()
+    samples: Callable[[Facts], _Samples]
+    """The values of the labels and the value (of a histogram: buckets and sum), for each sample of one model."""
+    labels: tuple[str, ...] = ()
     """Names of the labels after `model`."""
+    is_of_requests: bool = False
+    """Whether it counts requests answered by this server, as opposed to an engine's report. Several servers in front
+    of the same engines each count their own requests."""
 
-    @property
-    def is_of_requests(self) -> bool:
-        return isinstance(self.values, OfRequests)
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table, which makes one metric family of `/metrics`."""
+
+    kind: type[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]
+    name: str
+    """Name of the family, without `PREFIX`."""
+    help: str
+    source: _Source
 
     def family(self, models: Iterable[Facts]) -> Metric:
         """The family with the samples of these models."""
-        family = self.kind(PREFIX + self.name, self.help, labels=("model", *self.labels))
+        family = self.kind(PREFIX + self.name, self.help, labels=("model", *self.source.labels))
         for facts in models:
-            for labels, value in self.values(facts):
-                family.add_metric((facts.status.model_id, *labels), value)
+            for labels, value in self.source.samples(facts):
+                family.add_metric((facts.status.model_id, *labels), *value)
         family.samples = [sample._replace(labels=_known(sample.labels)) for sample in family.samples]
         return family
 
 
-@dataclass(frozen=True, slots=True)
-class _Distributed:
-    """A family of histograms, one for each model."""
-
-    name: str
-    help: str
-    values: _Buckets
-    """Upper bounds of the buckets and the distribution; empty if there is none yet."""
-
-    @property
-    def is_of_requests(self) -> bool:
-        return isinstance(self.values, OfRequests)
-
-    def family(self, models: Iterable[Facts]) -> Metric:
-        """The family with the histograms of these models."""
-        family = HistogramMetricFamily(PREFIX + self.name, self.help, labels=("model",))
-        for facts in models:
-            for bounds, values in self.values(facts):
-                family.add_metric((facts.status.model_id,), values.cumulative(bounds), values.total)
-        return family
+gauge = partial(Row, GaugeMetricFamily)
+counter = partial(Row, CounterMetricFamily)
+histogram = partial(Row, HistogramMetricFamily)
 
 
-gauge = partial(_Numbered, GaugeMetricFamily)
-counter = partial(_Numbered, CounterMetricFamily)
-histogram = _Distributed
-
-
-def of_model(value: Callable[[Facts], float]) -> _Values:
+def of_model(value: Callable[[Facts], float]) -> _Source:
     """One number for each model."""
-    return lambda facts: [((), value(facts))]
+    return _Source(lambda facts: _one(value(facts)))
 
 
-def of_requests(value: Callable[[RequestMetrics], float]) -> _Values:
+def of_unloads() -> _Source:
+    """The number of unloads of each model, for each reason."""
+    return _Source(lambda facts: _each(facts.status.unloads), ("reason",))
+
+
+def of_requests(value: Callable[[RequestMetrics], float]) -> _Source:
     """One number for each model, from the counts of its requests."""
-    return OfRequests(lambda facts: [((), value(facts.requests))])
+    return _Source(lambda facts: _one(value(facts.requests)), is_of_requests=True)
 
 
-def counts(found: Callable[[RequestMetrics], Mapping[str, int]]) -> _Values:
+def counts(label: str, found: Callable[[RequestMetrics], Mapping[str, int]]) -> _Source:
     """One number for each value of a label, from the counts of the model's requests."""
-    return OfRequests(lambda facts: [((label,), count) for label, count in found(facts.requests).items()])
+    return _Source(lambda facts: _each(found(facts.requests)), (label,), is_of_requests=True)
 
 
-def pairs(found: Callable[[RequestMetrics], Mapping[tuple[str, str], int]]) -> _Values:
+def pairs(first: str, second: str, found: Callable[[RequestMetrics], Mapping[tuple[str, str], int]]) -> _Source:
     """One number for each pair of values of two labels, from the counts of the model's requests."""
-    return OfRequests(lambda facts: found(facts.requests).items())
+    return _Source(
+        lambda facts: [(labels, (count,)) for labels, count in found(facts.requests).items()],
+        (first, second),
+        is_of_requests=True,
+    )
 
 
-def labeled(values: Callable[[EngineStats], _Numbers]) -> _Values:
-    """Numbers from the newest report of the engine; none before the first report."""
-    return lambda facts: [] if facts.health.heartbeat is None else values(facts.health.heartbeat)
+def _one(value: float) -> _Samples:
+    return [((), (value,))]
 
 
-def of_engine(value: Callable[[EngineStats], float]) -> _Values:
+def _each(values: Mapping[str, float]) -> _Samples:
+    return [((label,), (value,)) for label, value in values.items()]
+
+
+def _reported(samples: Callable[[EngineStats], _Samples], *labels: str) -> _Source:
+    """Samples from the newest report of the engine; none before the first report."""
+    return _Source(lambda facts: [] if facts.health.heartbeat is None else samples(facts.health.heartbeat), labels)
+
+
+def of_engine(value: Callable[[EngineStats], float]) -> _Source:
     """One number from the newest report of the engine."""
-    return labeled(lambda stats: [((), value(stats))])
+    return _reported(lambda stats: _one(value(stats)))
 
 
-def of_lender(value: Callable[[EngineStats], float]) -> _Values:
+def of_lender(value: Callable[[EngineStats], float]) -> _Source:
     """Like `of_engine`, only for models whose KV pools have no fixed size."""
-    return labeled(lambda stats: [((), value(stats))] if stats.kv_share_bytes else [])
+    return _reported(lambda stats: _one(value(stats)) if stats.kv_share_bytes else [])
 
 
 def borrowed_bytes(stats: EngineStats) -> int:
@@ -166,46 +134,38 @@ def lent_bytes(stats: EngineStats) -> int:
     return max(0, stats.kv_share_bytes - stats.kv_capacity_bytes)
 
 
-def of_drafts(value: Callable[[EngineStats], float]) -> _Values:
+def of_drafts(value: Callable[[EngineStats], float]) -> _Source:
     """Like `of_engine`, for drafts (speculative decoding). llama-server counts no steps and does not report drafts."""
-    return labeled(lambda stats: [((), value(stats))] if stats.num_steps else [])
+    return _reported(lambda stats: _one(value(stats)) if stats.num_steps else [])
 
 
-def of_encoder(value: Callable[[EncoderLoad], float]) -> _Values:
+def of_encoder(value: Callable[[EncoderLoad], float]) -> _Source:
     """One number from the process that encodes images and recordings; none if the model takes only text."""
-
-    def values(of: Facts) -> _Numbers:
-        encoder = of.health.encoder
-        return [] if encoder is None else [((), value(encoder))]
-
-    return values
+    return _Source(lambda facts: [] if facts.health.encoder is None else _one(value(facts.health.encoder)))
 
 
-def of_transcriber(value: Callable[[TranscriberLoad], float]) -> _Values:
+def of_transcriber(value: Callable[[TranscriberLoad], float]) -> _Source:
     """One number from the process that transcribes speech; none if the model does not transcribe."""
-
-    def values(of: Facts) -> _Numbers:
-        transcriber = of.health.transcriber
-        return [] if transcriber is None else [((), value(transcriber))]
-
-    return values
+    return _Source(lambda facts: [] if facts.health.transcriber is None else _one(value(facts.health.transcriber)))
 
 
-def each_draft(**values: Callable[[EngineStats], float]) -> _Values:
+def each_draft(label: str, **values: Callable[[EngineStats], float]) -> _Source:
     """Like `of_drafts`, with one number for each of these values of a label."""
-    return labeled(
-        lambda stats: [((label,), value(stats)) for label, value in values.items()] if stats.num_steps else []
-    )
+    return _reported(lambda stats: _called(values, stats) if stats.num_steps else [], label)
 
 
-def each(**values: Callable[[EngineStats], float]) -> _Values:
+def each(label: str, **values: Callable[[EngineStats], float]) -> _Source:
     """One number for each of these values of a label, from the newest report of the engine."""
-    return labeled(lambda stats: [((label,), value(stats)) for label, value in values.items()])
+    return _reported(lambda stats: _called(values, stats), label)
 
 
-def of_adapters(value: Callable[[AdapterLoad], float]) -> _Values:
+def _called(values: Mapping[str, Callable[[EngineStats], float]], stats: EngineStats) -> _Samples:
+    return _each({label: value(stats) for label, value in values.items()})
+
+
+def of_adapters(value: Callable[[AdapterLoad], float]) -> _Source:
     """One number for each loaded LoRA adapter."""
-    return labeled(lambda stats: [((adapter.name,), value(adapter)) for adapter in stats.adapters])
+    return _reported(lambda stats: [((adapter.name,), (value(adapter),)) for adapter in stats.adapters], "adapter")
 
 
 def _known(labels: Mapping[str, str]) -> dict[str, str]:
@@ -213,30 +173,42 @@ def _known(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in labels.items() if value or name != "node"}
 
 
-def of_replicas(value: Callable[[Health], float]) -> _Values:
+def of_replicas(value: Callable[[Health], float]) -> _Source:
     """One number for each replica."""
-    return lambda facts: [
-        ((str(number), replica.node), value(replica)) for number, replica in facts.health.replicas.items()
-    ]
+    return _Source(
+        lambda facts: [
+            ((str(number), replica.node), (value(replica),)) for number, replica in facts.health.replicas.items()
+        ],
+        ("replica", "node"),
+    )
 
 
-def of_replica_engines(value: Callable[[EngineStats], float]) -> _Values:
+def of_replica_engines(value: Callable[[EngineStats], float]) -> _Source:
     """One number from the newest report of each replica."""
-    return lambda facts: [
-        ((str(number), replica.node), value(replica.heartbeat))
-        for number, replica in facts.health.replicas.items()
-        if replica.heartbeat is not None
-    ]
+    return _Source(
+        lambda facts: [
+            ((str(number), replica.node), (value(replica.heartbeat),))
+            for number, replica in facts.health.replicas.items()
+            if replica.heartbeat is not None
+        ],
+        ("replica", "node"),
+    )
 
 
-def by_request(of: Callable[[RequestMetrics], Histogram]) -> _Buckets:
+def by_request(of: Callable[[RequestMetrics], Histogram]) -> _Source:
     """A histogram over the requests of the model."""
-    return OfRequests(lambda facts: [(of(facts.requests).bounds, of(facts.requests).snapshot())])
+    return _Source(
+        lambda facts: _distributed(of(facts.requests).bounds, of(facts.requests).snapshot()), is_of_requests=True
+    )
 
 
-def by_engine(bounds: Sequence[float], values: Callable[[EngineStats], Distribution]) -> _Buckets:
+def by_engine(bounds: Sequence[float], values: Callable[[EngineStats], Distribution]) -> _Source:
     """A histogram that the engine reports."""
-    return lambda facts: [] if facts.health.heartbeat is None else [(bounds, values(facts.health.heartbeat))]
+    return _reported(lambda stats: _distributed(bounds, values(stats)))
+
+
+def _distributed(bounds: Sequence[float], values: Distribution) -> _Samples:
+    return [((), (values.cumulative(bounds), values.total))]
 
 
 def rate(count: float, seconds: float) -> float:

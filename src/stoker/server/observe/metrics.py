@@ -12,7 +12,6 @@ from prometheus_client.core import Metric
 from stoker.engine.health import Health
 from stoker.engine.metrics import COMPILE_BOUNDS, PHASE_BOUNDS, STEP_BOUNDS, STEP_TOKEN_BOUNDS
 from stoker.runtime.registry import ModelStatus
-from stoker.server.observe.media_metrics import MEDIA_ROWS
 from stoker.server.observe.metric_rows import (
     Facts,
     Row,
@@ -30,26 +29,21 @@ from stoker.server.observe.metric_rows import (
     lent_bytes,
     of_adapters,
     of_drafts,
+    of_encoder,
     of_engine,
     of_lender,
     of_model,
     of_replica_engines,
     of_replicas,
     of_requests,
+    of_transcriber,
+    of_unloads,
     pairs,
     rate,
     tier_queries,
 )
 
 NOT_LOADED = Health(is_ready=False, state="unloaded")
-_KEY, _TIER, _ADAPTER, _REPLICA, _TRANSFER = (
-    ("key",),
-    ("tier",),
-    ("adapter",),
-    ("replica", "node"),
-    ("transfer",),
-)
-_SOURCE = ("source",)
 
 ROWS: Sequence[Row] = (
     gauge("model_ready", "1 if the model can answer now", of_model(lambda of: of.health.is_ready)),
@@ -105,20 +99,17 @@ ROWS: Sequence[Row] = (
     gauge(
         "kv_tier_bytes",
         "KV cache outside the pool: in RAM and on disk",
-        each(ram=lambda of: of.tiers.ram_bytes, disk=lambda of: of.tiers.disk_bytes),
-        _TIER,
+        each("tier", ram=lambda of: of.tiers.ram_bytes, disk=lambda of: of.tiers.disk_bytes),
     ),
     gauge(
         "adapter_requests_running",
         "Requests with an adapter that are being computed",
         of_adapters(lambda of: of.num_running),
-        _ADAPTER,
     ),
     gauge(
         "adapter_requests_waiting",
         "Requests with an adapter in the queue of the engine",
         of_adapters(lambda of: of.num_waiting),
-        _ADAPTER,
     ),
     gauge(
         "prompt_tokens_per_second",
@@ -150,46 +141,64 @@ ROWS: Sequence[Row] = (
         "Memory of the model by the memory plan; 0 if the model is not loaded",
         of_model(lambda of: 0 if of.status.plan is None else of.status.plan.total_bytes),
     ),
-    gauge("replica_ready", "1 if the replica can answer now", of_replicas(lambda of: of.is_ready), _REPLICA),
+    gauge("replica_ready", "1 if the replica can answer now", of_replicas(lambda of: of.is_ready)),
     gauge(
-        "replica_requests_running",
-        "Requests that the replica computes",
-        of_replica_engines(lambda of: of.num_running),
-        _REPLICA,
+        "replica_requests_running", "Requests that the replica computes", of_replica_engines(lambda of: of.num_running)
     ),
     gauge(
         "replica_requests_waiting",
         "Requests in the queue of the replica",
         of_replica_engines(lambda of: of.num_waiting),
-        _REPLICA,
     ),
     gauge(
         "replica_kv_used_tokens",
         "KV cache of the replica's running requests, in tokens",
         of_replica_engines(lambda of: of.kv_used),
-        _REPLICA,
     ),
     gauge(
         "replica_kv_retained_tokens",
         "KV cache of the replica's finished conversations, in tokens",
         of_replica_engines(lambda of: of.kv_retained),
-        _REPLICA,
     ),
     gauge(
         "replica_kv_capacity_tokens",
         "Size of the replica's KV pool, in tokens",
         of_replica_engines(lambda of: of.kv_capacity),
-        _REPLICA,
     ),
     gauge(
         "replica_stalled_seconds",
         "Time that work of the replica has waited for a step, by its newest heartbeat",
         of_replica_engines(lambda of: of.stalled_s),
-        _REPLICA,
     ),
     counter("engine_restarts", "Restarts of the engine process", of_model(lambda of: of.health.num_restarts)),
-    counter("replica_restarts", "Restarts of the replica's process", of_replicas(lambda of: of.num_restarts), _REPLICA),
-    *MEDIA_ROWS,
+    counter("replica_restarts", "Restarts of the replica's process", of_replicas(lambda of: of.num_restarts)),
+    gauge(
+        "encoder_queue", "Parts of images and recordings being encoded or waiting", of_encoder(lambda of: of.num_queued)
+    ),
+    gauge(
+        "encoder_kept_bytes", "Encoded rows of images and recordings in the cache", of_encoder(lambda of: of.kept_bytes)
+    ),
+    counter("encoder_parts", "Parts of images and recordings encoded", of_encoder(lambda of: of.num_encoded)),
+    counter("encoder_seconds", "Time spent encoding images and recordings", of_encoder(lambda of: of.encode_s)),
+    counter(
+        "encoder_hits",
+        "Parts of images and recordings whose encoded rows were found in the cache",
+        of_encoder(lambda of: of.num_hits),
+    ),
+    counter(
+        "encoder_crashes", "Crashes of the encoding process that a file caused", of_encoder(lambda of: of.num_crashes)
+    ),
+    gauge("transcriber_open", "Recordings being transcribed or waiting", of_transcriber(lambda of: of.num_open)),
+    counter("transcriber_segments", "Segments of recordings transcribed", of_transcriber(lambda of: of.num_segments)),
+    counter(
+        "transcriber_audio_seconds", "Length of the audio that was transcribed", of_transcriber(lambda of: of.heard_s)
+    ),
+    counter("transcriber_seconds", "Time spent transcribing", of_transcriber(lambda of: of.compute_s)),
+    counter(
+        "transcriber_crashes",
+        "Crashes of the transcription process that a recording caused",
+        of_transcriber(lambda of: of.num_crashes),
+    ),
     counter("steps", "Steps of the engine", of_engine(lambda of: of.num_steps)),
     counter(
         "drafts", "Drafts of speculative decoding, each of one or more tokens", of_drafts(lambda of: of.num_drafts)
@@ -204,21 +213,21 @@ ROWS: Sequence[Row] = (
         "drafts_by_source_tokens",
         "Tokens drafted by speculative decoding, by where the draft came from",
         each_draft(
+            "source",
             text=lambda of: of.drafted_tokens - of.drafted_grammar_tokens - of.drafted_model_tokens,
             grammar=lambda of: of.drafted_grammar_tokens,
             model=lambda of: of.drafted_model_tokens,
         ),
-        _SOURCE,
     ),
     counter(
         "accepted_drafts_by_source_tokens",
         "Tokens drafted by speculative decoding that became part of an answer, by where the draft came from",
         each_draft(
+            "source",
             text=lambda of: of.accepted_tokens - of.accepted_grammar_tokens - of.accepted_model_tokens,
             grammar=lambda of: of.accepted_grammar_tokens,
             model=lambda of: of.accepted_model_tokens,
         ),
-        _SOURCE,
     ),
     counter("draft_model_seconds", "Time that the draft model has computed", of_drafts(lambda of: of.draft_model_s)),
     counter(
@@ -239,35 +248,27 @@ ROWS: Sequence[Row] = (
         "Preemptions of running requests, whose KV cache made room for others",
         of_engine(lambda of: of.num_preemptions),
     ),
-    counter("prompt_tokens", "Tokens of prompts, cached ones included", counts(lambda of: of.prompt_tokens), _KEY),
+    counter("prompt_tokens", "Tokens of prompts, cached ones included", counts("key", lambda of: of.prompt_tokens)),
     counter(
         "cached_tokens",
         "Prompt tokens that were found in the cache and not computed",
-        counts(lambda of: of.cached_tokens),
-        _KEY,
+        counts("key", lambda of: of.cached_tokens),
     ),
-    counter("completion_tokens", "Tokens written", counts(lambda of: of.completion_tokens), _KEY),
+    counter("completion_tokens", "Tokens written", counts("key", lambda of: of.completion_tokens)),
     counter(
-        "reasoning_tokens",
-        "Tokens of reasoning in finished answers",
-        counts(lambda of: of.reasoning_tokens),
-        _KEY,
+        "reasoning_tokens", "Tokens of reasoning in finished answers", counts("key", lambda of: of.reasoning_tokens)
     ),
     counter(
         "constrained_requests",
         "Accepted requests whose answers follow a grammar, by the kind of the grammar",
-        counts(lambda of: of.constrained),
-        ("kind",),
+        counts("kind", lambda of: of.constrained),
     ),
     counter(
         "tool_calls",
         "Tool calls in answers: complete, cut off, or text that only looked like a call (not_a_call)",
-        pairs(lambda of: of.tool_calls),
-        ("end", "format"),
+        pairs("end", "format", lambda of: of.tool_calls),
     ),
-    counter(
-        "adapter_completion_tokens", "Tokens written with an adapter", of_adapters(lambda of: of.num_tokens), _ADAPTER
-    ),
+    counter("adapter_completion_tokens", "Tokens written with an adapter", of_adapters(lambda of: of.num_tokens)),
     counter("computed_prompt_tokens", "Prompt tokens that were computed", of_engine(computed_prompt_tokens)),
     counter(
         "prefix_queries_tokens",
@@ -283,44 +284,44 @@ ROWS: Sequence[Row] = (
         "prefix_hits_tokens",
         "Prompt tokens that were found in the prefix cache, by where they lay",
         each(
+            "tier",
             pool=lambda of: of.pool_hit_tokens,
             ram=lambda of: of.tiers.ram_hit_tokens,
             disk=lambda of: of.tiers.disk_hit_tokens,
         ),
-        _TIER,
     ),
     counter(
         "kv_evicted",
         "KV cache that was evicted: tokens of the pool, blocks of RAM and disk",
         each(
+            "tier",
             pool=lambda of: of.pool_evicted_tokens,
             ram=lambda of: of.tiers.ram_evicted_blocks,
             disk=lambda of: of.tiers.disk_evicted_blocks,
         ),
-        _TIER,
     ),
     counter(
         "kv_transfer_seconds",
         "Time for exporting KV cache, restoring it, reading it from disk and writing it to disk",
         each(
+            "transfer",
             export=lambda of: of.tiers.export_s,
             restore=lambda of: of.tiers.restore_s,
             disk_read=lambda of: of.tiers.disk_read_s,
             disk_write=lambda of: of.tiers.disk_write_s,
         ),
-        _TRANSFER,
     ),
     counter(
         "kv_transfer_tokens",
         "Tokens whose KV cache was exported or restored",
-        each(export=lambda of: of.tiers.exported_tokens, restore=lambda of: of.tiers.restored_tokens),
-        _TRANSFER,
+        each("transfer", export=lambda of: of.tiers.exported_tokens, restore=lambda of: of.tiers.restored_tokens),
     ),
     counter(
         "kv_transfer_bytes",
         "Bytes of KV cache read from disk and written to disk",
-        each(disk_read=lambda of: of.tiers.disk_read_bytes, disk_write=lambda of: of.tiers.disk_written_bytes),
-        _TRANSFER,
+        each(
+            "transfer", disk_read=lambda of: of.tiers.disk_read_bytes, disk_write=lambda of: of.tiers.disk_written_bytes
+        ),
     ),
     counter(
         "kv_read_ahead_blocks",
@@ -335,22 +336,19 @@ ROWS: Sequence[Row] = (
     counter(
         "requests",
         "Requests that have ended; `abort` = the client disconnected",
-        pairs(lambda of: of.ends),
-        ("key", "finish_reason"),
+        pairs("key", "finish_reason", lambda of: of.ends),
     ),
     counter(
         "embedding_requests",
         "Requests for embeddings or ranks that have ended, and how",
-        pairs(lambda of: of.embedding_ends),
-        ("key", "end"),
+        pairs("key", "end", lambda of: of.embedding_ends),
     ),
-    counter("embedding_tokens", "Tokens that were embedded or ranked", counts(lambda of: of.embedding_tokens), _KEY),
-    counter("refusals", "Requests that were refused, by the error's code", counts(lambda of: of.refusals), ("code",)),
+    counter("embedding_tokens", "Tokens that were embedded or ranked", counts("key", lambda of: of.embedding_tokens)),
+    counter("refusals", "Requests that were refused, by the error's code", counts("code", lambda of: of.refusals)),
     counter(
         "failures",
         "Requests that were accepted and ended with an error, by the error's code",
-        counts(lambda of: of.failures),
-        ("code",),
+        counts("code", lambda of: of.failures),
     ),
     counter(
         "prefill_busy_seconds", "Time that requests spent computing prompts", of_engine(lambda of: of.prefill_s.total)
@@ -361,12 +359,7 @@ ROWS: Sequence[Row] = (
         of_requests(decode_seconds),
     ),
     counter("model_loads", "Loads of the model", of_model(lambda of: of.status.num_loads)),
-    counter(
-        "model_unloads",
-        "Unloads of the model, by reason",
-        lambda of: [((reason,), count) for reason, count in of.status.unloads.items()],
-        ("reason",),
-    ),
+    counter("model_unloads", "Unloads of the model, by reason", of_unloads()),
     histogram(
         "time_to_first_token_seconds",
         "Time from the submission of a request to its first token",

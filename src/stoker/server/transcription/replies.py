@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -11,7 +11,6 @@ from starlette.types import Scope
 
 from stoker.engine.protocol import Usage
 from stoker.errors import StokerError
-from stoker.media.languages import LANGUAGES
 from stoker.media.transcripts import Transcript
 from stoker.server.answer import Delta, Writer
 from stoker.server.errors import error_event, json_response
@@ -29,6 +28,25 @@ from stoker.server.transcription.types import (
     Transcription,
     VerboseTranscription,
 )
+
+_NAMES = """
+af afrikaans, am amharic, ar arabic, as assamese, az azerbaijani, ba bashkir, be belarusian, bg bulgarian, bn bengali,
+bo tibetan, br breton, bs bosnian, ca catalan, cs czech, cy welsh, da danish, de german, el greek, en english,
+es spanish, et estonian, eu basque, fa persian, fi finnish, fo faroese, fr french, gl galician, gu gujarati, ha hausa,
+haw hawaiian, he hebrew, hi hindi, hr croatian, ht haitian creole, hu hungarian, hy armenian, id indonesian,
+is icelandic, it italian, ja japanese, jw javanese, ka georgian, kk kazakh, km khmer, kn kannada, ko korean, la latin,
+lb luxembourgish, ln lingala, lo lao, lt lithuanian, lv latvian, mg malagasy, mi maori, mk macedonian, ml malayalam,
+mn mongolian, mr marathi, ms malay, mt maltese, my myanmar, ne nepali, nl dutch, nn nynorsk, no norwegian, oc occitan,
+pa punjabi, pl polish, ps pashto, pt portuguese, ro romanian, ru russian, sa sanskrit, sd sindhi, si sinhala, sk slovak,
+sl slovenian, sn shona, so somali, sq albanian, sr serbian, su sundanese, sv swedish, sw swahili, ta tamil, te telugu,
+tg tajik, th thai, tk turkmen, tl tagalog, tr turkish, tt tatar, uk ukrainian, ur urdu, uz uzbek, vi vietnamese,
+yi yiddish, yo yoruba, yue cantonese, zh chinese
+"""
+
+LANGUAGES: Mapping[str, str] = {
+    code: name for code, _, name in (pair.strip().partition(" ") for pair in _NAMES.split(","))
+}
+"""Names of the languages that Whisper models support, by language code."""
 
 
 def transcript_response(asked: Asked, transcript: Transcript) -> Response:

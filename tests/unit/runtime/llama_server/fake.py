@@ -17,7 +17,7 @@ from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import Accepted, Output, Prompt, Submit
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
-from stoker.runtime.llama_server.served import llama_server_runtime
+from stoker.runtime.llama_server.served import LlamaServed
 
 VARIABLE = "FAKE_LLAMA_SERVER"
 QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.01, backoff_max_s=0.05)
@@ -84,7 +84,7 @@ class Fake:
             llama_server_args=arguments,
             llama_server_start_s=start_s,
         )
-        return llama_server_runtime(config, chosen, supervision=supervision)
+        return ExternalRuntime(LlamaServed(config, chosen), config, supervision=supervision)
 
     @asynccontextmanager
     async def started(self, **settings: Any) -> AsyncGenerator[ExternalRuntime, None]:

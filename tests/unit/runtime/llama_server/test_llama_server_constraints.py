@@ -10,7 +10,7 @@ import pytest
 
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.errors import InvalidInput, UnsupportedParameter
-from stoker.runtime.llama_server.constraints import constraint_fields
+from stoker.runtime.llama_server.completion import constraint_fields
 from stoker.runtime.vllm.completion import constraint_fields as vllm_fields
 
 

@@ -306,11 +306,13 @@ PARENT = """
     import asyncio, sys
     from stoker.engine.config import EngineConfig
     from stoker.runtime.external.config import RuntimeConfig
-    from stoker.runtime.llama_server.served import llama_server_runtime
+    from stoker.runtime.external.runtime import ExternalRuntime
+    from stoker.runtime.llama_server.served import LlamaServed
 
     async def main():
         config = EngineConfig(model="tiny", model_path=sys.argv[2], ctx_size=128, parallel=1, threads=1)
-        runtime = llama_server_runtime(config, RuntimeConfig(llama_server_path=sys.argv[1]))
+        served = LlamaServed(config, RuntimeConfig(llama_server_path=sys.argv[1]))
+        runtime = ExternalRuntime(served, config)
         await runtime.start()
         print(runtime.server_pid, flush=True)
         await asyncio.sleep(600)

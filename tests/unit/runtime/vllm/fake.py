@@ -16,7 +16,7 @@ from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import Accepted, Output, Prompt, Submit
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.external.runtime import ExternalRuntime
-from stoker.runtime.vllm.served import vllm_runtime
+from stoker.runtime.vllm.served import VLLMServed
 from tests.waiting import BOUND_S
 
 QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.01, backoff_max_s=0.05)
@@ -73,7 +73,7 @@ class Fake:
         chosen: dict[str, Any] = {"parallel": 2, "ctx_size": 128, **settings}
         engine = EngineConfig(model="tiny", model_path=str(self.model), **chosen)
         config = RuntimeConfig(runtime="vllm", vllm_path=str(self.path), vllm_args=arguments, vllm_start_s=BOUND_S)
-        return vllm_runtime(engine, config, supervision=QUICK)
+        return ExternalRuntime(VLLMServed(engine, config), engine, supervision=QUICK)
 
     @asynccontextmanager
     async def started(self, arguments: str = "", **settings: Any) -> AsyncGenerator[ExternalRuntime, None]:

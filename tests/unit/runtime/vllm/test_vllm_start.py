@@ -119,11 +119,12 @@ PARENT = """
     import asyncio, sys
     from stoker.engine.config import EngineConfig
     from stoker.runtime.external.config import RuntimeConfig
-    from stoker.runtime.vllm.served import vllm_runtime
+    from stoker.runtime.external.runtime import ExternalRuntime
+    from stoker.runtime.vllm.served import VLLMServed
 
     async def main():
         config = EngineConfig(model="tiny", model_path=sys.argv[2], ctx_size=128, parallel=1)
-        runtime = vllm_runtime(config, RuntimeConfig(vllm_path=sys.argv[1]))
+        runtime = ExternalRuntime(VLLMServed(config, RuntimeConfig(vllm_path=sys.argv[1])), config)
         await runtime.start()
         print(runtime.server_pid, flush=True)
         await asyncio.sleep(600)

@@ -15,9 +15,8 @@ from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.anthropic.client_tools import CLIENT_TOOLS
+from stoker.server.dialects.anthropic.client_tools import CLIENT_TOOLS, is_of_hosted_tool, not_available, own_tools
 from stoker.server.dialects.anthropic.late_tools import LateTools
-from stoker.server.dialects.anthropic.own_tools import is_of_hosted_tool, not_available, own_tools
 from stoker.server.dialects.anthropic.types import CountTokensRequest, MessagesRequest
 from stoker.server.fields import note_ignored
 from stoker.server.generation import GenerationRequest

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from stoker.chat.capabilities import Capabilities, card_capabilities, chat_capabilities
+from stoker.chat.capabilities import Capabilities, ToolFormat, card_capabilities, chat_capabilities
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
-from stoker.errors import ModelError
+from stoker.errors import ModelError, TemplateError
 from stoker.models.cache import read_receipt
 from stoker.models.description import ModelDescription, describe
 from stoker.models.gguf import GGUFArray, GGUFFile, MetadataValue, read_gguf
@@ -26,8 +26,9 @@ from stoker.models.model_defaults import model_defaults
 from stoker.models.modelfile import modelfile_of, parameter_lines
 from stoker.models.presets import Preset
 from stoker.server.dialects.ollama.names import ollama_name
-from stoker.server.dialects.ollama.thinking import thinking_values
-from stoker.server.dialects.ollama.types import ModelDetails, ShowReply, TagEntry
+from stoker.server.dialects.ollama.types import ModelDetails, ShowReply, TagEntry, ThinkingReply
+from stoker.text.chat_template import ChatTemplate
+from stoker.text.messages import Message
 
 _MAX_LISTED = 64
 """Maximum length of lists in the metadata that are shown without `verbose`."""
@@ -254,3 +255,46 @@ def _can_fill_in(gguf: GGUFFile) -> bool:
     spelled = set(tokens.byte_strings())
     known = {spelling for spelling in FILL_SPELLINGS if spelling.encode() in spelled}
     return fill_tokens(lambda spelling: 0 if spelling in known else None) is not None
+
+
+_LEVELS = ("low", "medium", "high")
+_QUESTION = (Message(role="user", content="probe-question"),)
+_MAX_KNOWN = 256
+
+
+def thinking_values(source: str | None, found: ToolFormat | None) -> ThinkingReply | None:
+    """The supported values of `think`, and the default for requests without it.
+
+    Args:
+        source: the model's chat template.
+        found: the format of the model's tool calls and reasoning, as detected from the template.
+
+    Returns:
+        None if the model does not reason.
+    """
+    if source is None or found is None or not found.can_think:
+        return None
+    levels = {level: _prompt(source, "reasoning_effort", level) for level in _LEVELS}
+    if len(set(levels.values())) == len(_LEVELS) and all(levels.values()):
+        usual = _prompt(source)
+        default = next((level for level, prompt in levels.items() if prompt == usual), True)
+        return ThinkingReply(values=_LEVELS, default=default)
+    if not found.can_disable_thinking:
+        return ThinkingReply(values=(True,), default=True)
+    is_on = _prompt(source) != _prompt(source, "enable_thinking", False)
+    return ThinkingReply(values=(False, True), default=is_on)
+
+
+@lru_cache(maxsize=_MAX_KNOWN)
+def _prompt(source: str, name: str = "", value: str | bool = "") -> str:
+    """The prompt of a test question with a template variable set; empty if the template refuses the value.
+
+    A flag is also set as `thinking`, another name of `enable_thinking`.
+    """
+    variables: dict[str, Any] = {name: value} if name else {}
+    if isinstance(value, bool):
+        variables["thinking"] = value
+    try:
+        return ChatTemplate(source).render(_QUESTION, **variables)
+    except TemplateError:
+        return ""

@@ -53,7 +53,7 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that are the same in every chunk of a stream."""
+    """The fields that are the same in every reply, and in every chunk of a stream."""
 
     id: str
     object: str
@@ -213,14 +213,9 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | UnsetType = UNSET
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(ReplyHead, frozen=True, kw_only=True):
     """A whole reply without streaming. Subclasses define the type of its choices."""
 
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
     usage: UsageReply
     timings: Timings
 
@@ -233,14 +228,9 @@ class Completion(Reply, frozen=True, kw_only=True):
     choices: list[CompletionChoice]
 
 
-class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+class ChatCompletionChunk(ReplyHead, frozen=True, kw_only=True):
     """One event of a stream of a chat completion."""
 
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
@@ -248,14 +238,9 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     stoker: TraceReply | UnsetType = UNSET
 
 
-class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionChunk(ReplyHead, frozen=True, kw_only=True):
     """One event of a stream of a completion."""
 
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET

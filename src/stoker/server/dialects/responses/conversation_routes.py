@@ -1,31 +1,68 @@
-"""The endpoints of OpenAI's conversations. Responses with `conversation` add items too, see `routes`."""
+"""The endpoints of OpenAI's conversations, and their JSON types. Responses can add items too, see `routes`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.server.api import Call, Router
-from stoker.server.dialects.responses.conversation_types import (
-    CONVERSATION_FIELDS,
-    CONVERSATION_ITEMS_FIELDS,
-    CONVERSATION_UPDATE_FIELDS,
-    Conversation,
-    ConversationItemsRequest,
-    ConversationRequest,
-    ConversationUpdateRequest,
-    DeletedConversation,
-)
 from stoker.server.dialects.responses.conversations import Entry, StoredConversation
 from stoker.server.dialects.responses.input_items import page_of
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import item_messages
 from stoker.server.dialects.responses.types import InputCall, InputCallOutput, InputCustomCall, InputItems, InputMessage
 from stoker.server.errors import json_response
+from stoker.server.fields import FieldTable, honoured
 from stoker.text.messages import Message
+
+
+class ConversationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/conversations`."""
+
+    items: list[dict[str, Any]] | None = None
+    """Initial items: messages and calls, as in the `input` of a response."""
+    metadata: dict[str, str] | None = None
+    """Texts that are stored with the conversation, at most 16."""
+
+
+class ConversationUpdateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/conversations/{conversation_id}`."""
+
+    metadata: dict[str, str] | None = None
+    """Metadata that replace the stored ones."""
+
+
+class ConversationItemsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/conversations/{conversation_id}/items`."""
+
+    items: list[dict[str, Any]] | None = None
+    """Items to add: messages and calls, as in the `input` of a response."""
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored conversation without its items."""
+
+    id: str
+    created_at: int
+    """Unix time in seconds."""
+    metadata: dict[str, str]
+    object: str = "conversation"
+
+
+class DeletedConversation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    deleted: bool = True
+    object: str = "conversation.deleted"
+
+
+CONVERSATION_FIELDS: FieldTable = honoured(ConversationRequest)
+CONVERSATION_UPDATE_FIELDS: FieldTable = honoured(ConversationUpdateRequest)
+CONVERSATION_ITEMS_FIELDS: FieldTable = honoured(ConversationItemsRequest)
+
 
 router = Router(api="OpenAI")
 

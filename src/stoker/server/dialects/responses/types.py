@@ -334,24 +334,26 @@ class ContentPartEvent(msgspec.Struct, frozen=True, kw_only=True):
     part: OutputText
 
 
-class TextDeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.output_text.delta`."""
+class _ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event about one output item."""
 
     sequence_number: int
     item_id: str
     output_index: int
+
+
+class TextDeltaEvent(_ItemEvent, frozen=True, kw_only=True):
+    """`response.output_text.delta`."""
+
     content_index: int
     delta: str
     logprobs: list[ResponseLogprob]
     type: str = "response.output_text.delta"
 
 
-class TextDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+class TextDoneEvent(_ItemEvent, frozen=True, kw_only=True):
     """`response.output_text.done`."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
     content_index: int
     text: str
     logprobs: list[ResponseLogprob]
@@ -369,34 +371,25 @@ class PieceEvent(msgspec.Struct, frozen=True, kw_only=True):
     content_index: int | UnsetType = UNSET
 
 
-class ReasoningDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+class ReasoningDoneEvent(_ItemEvent, frozen=True, kw_only=True):
     """`response.reasoning_text.done`."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
     content_index: int
     text: str
     type: str = "response.reasoning_text.done"
 
 
-class ArgumentsDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+class ArgumentsDoneEvent(_ItemEvent, frozen=True, kw_only=True):
     """`response.function_call_arguments.done`."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
     name: str
     arguments: str
     type: str = "response.function_call_arguments.done"
 
 
-class InputDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+class InputDoneEvent(_ItemEvent, frozen=True, kw_only=True):
     """`response.custom_tool_call_input.done`."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
     input: str
     type: str = "response.custom_tool_call_input.done"
 

@@ -18,13 +18,12 @@ def write_whole(path: Path, content: bytes, *, time_ns: int | None = None) -> No
     Raises:
         OSError: the file cannot be written; its old content is unchanged.
     """
-    new = path.with_suffix(f".{os.getpid()}.new")
+    new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         new.write_bytes(content)
         if time_ns is not None:
             os.utime(new, ns=(time_ns, time_ns))
         os.replace(new, path)
-    except OSError:
+    finally:
         with suppress(OSError):
             new.unlink()
-        raise

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.server.whole_files import write_whole
+from stoker.models.whole_files import write_whole
 
 
 def test_a_file_is_replaced_with_its_time(tmp_path: Path):
