@@ -17,8 +17,7 @@ from stoker.backends.native.architectures.common import decoder, distance_slopes
 from stoker.backends.native.architectures.experts import experts
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.rope import no_rope
-from stoker.backends.native.rotation import Rope
+from stoker.backends.native.rope import Rope, no_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, NormKind
 
 
@@ -29,12 +28,12 @@ def describe_bert(model: Hyperparameters) -> DecoderSpec:
     return _encoder(model, ropes=ropes, positions=positions, activation=Activation.GELU_ALONE)
 
 
-def describe_nomic(model: Hyperparameters) -> DecoderSpec:
+def describe_nomic_bert(model: Hyperparameters) -> DecoderSpec:
     """Nomic Embed 1. See `describe_decoder`: a gate with SiLU, and rotations."""
     return _encoder(model, ropes=(rope(model, RopePairs.HALVES),))
 
 
-def describe_nomic_moe(model: Hyperparameters) -> DecoderSpec:
+def describe_nomic_bert_moe(model: Hyperparameters) -> DecoderSpec:
     """Nomic Embed 2. See `describe_decoder`: each so-many-th layer has experts in place of the feed-forward."""
     period = model.integer("moe_every_n_layers", 0, low=0)
 
@@ -48,14 +47,14 @@ def describe_nomic_moe(model: Hyperparameters) -> DecoderSpec:
     return _encoder(model, ropes=ropes, activation=Activation.GELU_ALONE, make=make)
 
 
-def describe_jina_v2(model: Hyperparameters) -> DecoderSpec:
+def describe_jina_bert_v2(model: Hyperparameters) -> DecoderSpec:
     """Jina Embeddings 2. See `describe_decoder`: scores fall with the distance, by another slope in each head."""
     ropes = (no_rope(RopePairs.HALVES, 0),)
     slopes = distance_slopes(model.num_heads)
     return _encoder(model, ropes=ropes, activation=Activation.GELU, distance_slopes=slopes)
 
 
-def describe_jina_v3(model: Hyperparameters) -> DecoderSpec:
+def describe_jina_bert_v3(model: Hyperparameters) -> DecoderSpec:
     """Jina Embeddings 3. See `describe_decoder`: rotations in place of the table of positions."""
     ropes = (rope(model, RopePairs.HALVES),)
     return _encoder(model, ropes=ropes, activation=Activation.GELU_ALONE)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import floor, log2, sqrt
-from typing import Any
+from typing import Any, TypeAlias
 
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.kinds import HeadNorms, RopePairs
 from stoker.backends.native.layer_parts import Linear
-from stoker.backends.native.rope import RopeScaling, scaled_rope
-from stoker.backends.native.rotation import Rope
+from stoker.backends.native.rope import Rope, RopeScaling, scaled_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer
+
+Make: TypeAlias = Callable[[Hyperparameters, int], Layer]
+"""A layer from its index."""
 
 WITHOUT_FEED_FORWARD: dict[str, Any] = dict.fromkeys(("feed_forward_norm", "gate", "up", "down"))
 """What a layer without a feed-forward lacks, by the names of `Layer`."""
@@ -206,12 +208,14 @@ def layer_without_gate(model: Hyperparameters, index: int, **more: Any) -> Layer
     return layer(model, index, gate=only, up=None, **more)
 
 
-def head_norms(model: Hyperparameters, index: int, query_size: int = 0, key_size: int = 0) -> dict[str, Any]:
-    """The norms of queries and keys, of one head unless told otherwise, by the names of `Layer`."""
-    block, size = f"blk.{index}", model.heads[index].size
+def head_norms(model: Hyperparameters, index: int, kind: HeadNorms = HeadNorms.BEFORE_ROPE) -> dict[str, Any]:
+    """The norms of queries and keys, by the names of `Layer`."""
+    block, heads = f"blk.{index}", model.heads[index]
+    num, num_kv = (heads.num, heads.num_kv) if kind is HeadNorms.WHOLE_ROW else (1, 1)
     return {
-        "query_norm": model.norm(f"{block}.attn_q_norm", query_size or size),
-        "key_norm": model.norm(f"{block}.attn_k_norm", key_size or size),
+        "head_norms": kind,
+        "query_norm": model.norm(f"{block}.attn_q_norm", num * heads.size),
+        "key_norm": model.norm(f"{block}.attn_k_norm", num_kv * heads.size),
     }
 
 
@@ -234,9 +238,9 @@ def post_norms(model: Hyperparameters, index: int) -> dict[str, Any]:
     }
 
 
-def layers(model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer) -> tuple[Layer, ...]:
-    """All layers, each made in the same way from its index."""
-    return tuple(make(model, index) for index in range(model.num_layers))
+def layers(model: Hyperparameters, make: Callable[..., Layer] = layer, *each: Sequence[Any]) -> tuple[Layer, ...]:
+    """All layers, each made in the same way from its index and what `each` has for it."""
+    return tuple(make(model, *values) for values in zip(range(model.num_layers), *each, strict=True))
 
 
 def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
@@ -251,6 +255,37 @@ def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
         return listed
     period = model.integer("attention.sliding_window_pattern", period, low=0)
     return [period == 0 or bool((index + 1) % period) for index in range(model.num_layers)]
+
+
+def windows(model: Hyperparameters, period: int, usual: int | None = None) -> list[int | None]:
+    """The window of each layer; None = the layer sees everything.
+
+    Args:
+        model: the file.
+        period: as in `windowed_layers`.
+        usual: of a file that does not say how large the window is; 0 = then there is none, None = it must say so.
+    """
+    is_windowed = windowed_layers(model, period)
+    window = model.integer("attention.sliding_window", usual, low=0 if usual == 0 else 1, high=2**31 - 1)
+    return [window if window and flag else None for flag in is_windowed]
+
+
+def plain_decoder(
+    model: Hyperparameters, rotation: RopePairs | Rope, make: Make = layer, *, divisors: str = "", **more: Any
+) -> DecoderSpec:
+    """A `decoder` with one rotation, whose layers are all made in the same way.
+
+    Args:
+        model: the file.
+        rotation: or which elements belong together in that of the file.
+        make: a layer from its index.
+        divisors: as in `rope`.
+        more: as in `decoder`.
+    """
+    if not isinstance(rotation, Rope):
+        rotation = rope(model, rotation, divisors=divisors)
+    unused = frozenset({divisors} if divisors else ())
+    return decoder(model, ropes=(rotation,), layers=layers(model, make), unused=unused, **more)
 
 
 def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""gemma3n: the text part of Gemma 3n. Four streams of each token, of which a layer computes one; a part of low rank
+"""gemma3n: four streams of each token, of which a layer computes one; a part of low rank
 beside attention; inputs for each layer; layers that share keys and values; first layers that use their largest gates
 alone.
 """
@@ -35,8 +35,8 @@ _EVERYTHING, _WINDOW = 0, 1
 """Indices of the two ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_gemma3n(model: Hyperparameters) -> DecoderSpec:
+    """The text part of Gemma 3n."""
     num, active = model.integer("altup.num_inputs", Streams.count), model.integer("altup.active_idx", 0, low=0)
     if num != Streams.count or active:
         model.refuse(f"it has {num} streams and computes with number {active} ({Streams.count} and the first can)")

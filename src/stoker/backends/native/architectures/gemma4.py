@@ -1,5 +1,5 @@
-"""gemma4: the text part of Gemma 4. Layers with a window have smaller heads; values are normalised; the smallest models
-have inputs for each layer and layers that share keys and values, the one with experts has them beside a dense block.
+"""gemma4: layers with a window have smaller heads; values are normalised; the smallest models have inputs for each
+layer and layers that share keys and values, the one with experts has them beside a dense block.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _EVERYTHING, _WINDOW = 0, 1
 _SCALE = "layer_output_scale.weight"
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_gemma4(model: Hyperparameters) -> DecoderSpec:
+    """The text part of Gemma 4."""
     full_dim, window_dim = model.rope_dims()
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(

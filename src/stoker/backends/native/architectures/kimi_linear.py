@@ -1,10 +1,10 @@
-"""kimi-linear: Kimi Linear. Kimi Delta Attention, and in the layers with a key attention to a latent vector without
-positions; the first layers are dense, the others have experts beside a shared block.
+"""kimi-linear: Kimi Delta Attention, and in the layers with a key attention to a latent vector without positions;
+the first layers are dense, the others have experts beside a shared block.
 """
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layers
+from stoker.backends.native.architectures.common import plain_decoder
 from stoker.backends.native.architectures.experts import expert_size, layer_behind_dense, routing_of
 from stoker.backends.native.architectures.kda import kda
 from stoker.backends.native.architectures.latent import Sizes, latent_attention
@@ -14,15 +14,11 @@ from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_kimi_linear(model: Hyperparameters) -> DecoderSpec:
+    """Kimi Linear."""
     sizes = Sizes.of_prepared(model)
-    return decoder(
-        model,
-        attention_scale=(sizes.plain + sizes.rotated) ** -0.5,
-        ropes=(no_rope(RopePairs.HALVES, 0),),
-        layers=layers(model, _layer),
-    )
+    scale = (sizes.plain + sizes.rotated) ** -0.5
+    return plain_decoder(model, no_rope(RopePairs.HALVES, 0), _layer, attention_scale=scale)
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

@@ -1,5 +1,5 @@
-"""llama4: Llama 4 Scout and Maverick as text models. Three of four layers see a chunk, each fourth sees everything,
-rotates nothing and has queries that grow; some layers are dense, the others have experts beside a shared block.
+"""llama4: three of four layers see a chunk, each fourth sees everything, rotates nothing and has queries that grow;
+some layers are dense, the others have experts beside a shared block.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _EVERYTHING, _CHUNK, _STANDS = 0, 1, 2
 """Indices of the ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Dense files (MobileLLM) are refused; libllama does not compute them either."""
+def describe_llama4(model: Hyperparameters) -> DecoderSpec:
+    """Llama 4 Scout and Maverick as text models. Dense files (MobileLLM) are refused; libllama does not compute them
+    either.
+    """
     if not model.num_experts:
         model.refuse("it has no experts")
     rotates = rope(model, RopePairs.ADJACENT, divisors=DIVISORS)

@@ -1,4 +1,4 @@
-"""modern-bert: ModernBERT. Norms in front, a gate, and windows in all but each third layer."""
+"""modern-bert: norms in front, a gate, and windows in all but each third layer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _EVERYTHING, _WINDOW = 0, 1
 _ACTIVATIONS = {"gelu": Activation.GELU, "silu": Activation.SILU, "swish": Activation.SILU, "swiglu": Activation.SILU}
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. The first layer takes the embedding as it is."""
+def describe_modern_bert(model: Hyperparameters) -> DecoderSpec:
+    """ModernBERT. The first layer takes the embedding as it is."""
     window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
     listed = model.flags_of_layers("attention.sliding_window_pattern")
     period = 0 if listed else model.integer("attention.sliding_window_pattern", _PERIOD, low=0)

@@ -1,4 +1,4 @@
-"""nemotron_h, nemotron_h_moe: Nemotron H, Nano 2, Nano 3. Each block of the file is Mamba 2, attention without
+"""Nemotron H: each block of the file is Mamba 2, attention without
 positions, or a feed-forward with squared ReLU, with experts or without.
 """
 
@@ -16,14 +16,17 @@ from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Layers that guess further tokens are left alone."""
+def describe_nemotron_h(model: Hyperparameters) -> DecoderSpec:
+    """Nemotron H, Nano 2, Nano 3. Layers that guess further tokens are left alone."""
     return decoder(
         model,
         activation=Activation.RELU_SQUARED,
         ropes=(no_rope(RopePairs.HALVES, model.head_size),),
         layers=tuple(_layers(model)),
     )
+
+
+describe_nemotron_h_moe = describe_nemotron_h
 
 
 def _layers(model: Hyperparameters) -> Iterator[Layer]:

@@ -1,4 +1,4 @@
-"""smallthinker: SmallThinker 4B and 21B. Experts that are chosen before attention. Three of four layers have a window;
+"""smallthinker: experts that are chosen before attention. Three of four layers have a window;
 the first, the fifth and so on see everything and rotate nothing.
 """
 
@@ -16,8 +16,8 @@ _EVERYTHING, _WINDOW, _STANDS = 0, 1, 2
 """Indices of the ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Without windows, all layers rotate."""
+def describe_smallthinker(model: Hyperparameters) -> DecoderSpec:
+    """SmallThinker 4B and 21B. Without windows, all layers rotate."""
     if not model.num_experts:
         model.refuse("it has no experts")
     rotates = rope(model, RopePairs.HALVES)
