@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,12 @@ from stoker.backends.native.kv_types import KVType, choose_kv_type, kv_format
 from stoker.backends.native.layout import Layout
 from stoker.backends.native.model_decoders import HeadParts, open_decoders, open_head, with_sizes
 from stoker.backends.native.needs import plan_model
-from stoker.backends.native.options import NativeOptions, embedder_options
+from stoker.backends.native.options import NativeOptions
 from stoker.backends.native.pages import PAGE_TOKENS
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.state_tails import StateTails
-from stoker.backends.native.threads import plan_threads, spread_memory
-from stoker.backends.native.weights import PackProgress, Weights, load_weights
+from stoker.backends.native.threads import plan_threads
+from stoker.backends.native.weights import PackProgress, Weights, loading
 from stoker.backends.native.windows import MAX_DRAFT, plan_windows, window_of
 from stoker.backends.sizes import num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
@@ -82,15 +81,7 @@ class NativeBackend:
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
         threads = plan_threads(num_threads(options))
-        load = partial(
-            load_weights,
-            directory=options.packed_directory,
-            max_bytes=options.packed_directory_bytes,
-            threads=threads.count,
-            progress=progress,
-            may_copy=options.may_copy_weights,
-            is_spread=spread_memory(),
-        )
+        load = loading(options, threads, progress)
         weights = load(parts, layout)
         head = _head_parts(spec, drafter, options, weights, load)
         self._weights = [weights] if head is None else [weights, head.weights]
@@ -105,7 +96,7 @@ class NativeBackend:
         self._state_bytes = decoder.state_bytes
         self._tails = StateTails(decoder) if self._state_bytes else None
         self._info = with_sizes(self._info, decoders, head)
-        self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
+        self.embedder = NativeEmbedder(spec, weights, options, kv_type, threads)
         """Computes embeddings with the same weights. Its KV is separate, and allocated on its first use."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         self._input = BatchArrays(self._info, spec.row_width, has_axes=any(rope.axes for rope in spec.ropes))
