@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
 
 from stoker import _native
@@ -30,16 +29,8 @@ def lines() -> Iterator[str]:
 
 
 def _models(architecture: str) -> str:
-    """What the first sentence of a docstring names: the module's, or that of a function with a name of its own."""
-    describe = describing(architecture)
-    assert describe is not None
-    module = sys.modules[describe.__module__]
-    if describe.__name__ == "describe":
-        return _first_sentence(inspect.getdoc(module) or "").partition(": ")[2]
-    return _first_sentence(inspect.getdoc(describe) or "")
-
-
-def _first_sentence(text: str) -> str:
+    """What the first sentence of the function's docstring names."""
+    text = inspect.getdoc(describing(architecture)) or ""
     return " ".join(text.split()).partition(". ")[0].removesuffix(".")
 
 

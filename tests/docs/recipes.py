@@ -317,19 +317,19 @@ assert list(retained) == [3, 2, 1]
                 "",
                 after='''"""A model of Llama's shape under another name."""
 
-from stoker.backends.native.architectures import llama
+from stoker.backends.native.architectures.llamas import describe_llama
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import DecoderSpec
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    return llama.describe(model)
+def describe_llama_twin(model: Hyperparameters) -> DecoderSpec:
+    return describe_llama(model)
 ''',
             ),
             Edit(
                 "backends/native/architectures/__init__.py",
-                '    "llama": "llama.describe",\n',
-                after='    "llama-twin": "llama_twin.describe",\n',
+                '    "llama4": "llama4",\n',
+                after='    "llama_twin": "llama-twin",\n',
             ),
         ),
         """

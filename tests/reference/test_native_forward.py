@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 
-from stoker.backends.native import KVType, kept_bytes
+from stoker.backends.native import KVType, NativeNeeds
 from stoker.core.batch import Chunk, Truncate
 from stoker.models.gguf import read_gguf
 from tests.brief import mostly_slow, slow_are
@@ -444,7 +444,8 @@ def test_kv_may_be_kept_in_four_types(tmp_path: Path, kv_type: KVType, limit: fl
         per_token = backend.info.kv_bytes_per_token
     assert limit / 100 < error < limit
     with read_gguf(path) as gguf:  # what is planned before anything is loaded
-        assert kept_bytes([gguf], kv_type) == (per_token, 0)
+        needs = NativeNeeds([gguf])
+        assert (needs.kv_bytes(kv_type), needs.state_bytes) == (per_token, 0)
 
 
 @pytest.fixture(scope="module")

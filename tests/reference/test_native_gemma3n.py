@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.backends.native import kept_bytes
+from stoker.backends.native import NativeNeeds
 from stoker.core.batch import Chunk, Truncate
 from stoker.errors import ModelFileInvalid, StokerError
 from stoker.models.gguf import read_gguf
@@ -67,7 +67,7 @@ def test_layers_that_share_keys_keep_none(tmp_path: Path) -> None:
     """Twenty layers of 2 KV heads of 16."""
     path = write_tiny_model(tmp_path / "m.gguf", MODELS["shared keys"])
     with read_gguf(path) as gguf:
-        per_token, _ = kept_bytes([gguf], "f16")
+        per_token = NativeNeeds([gguf]).kv_bytes("f16")
     assert per_token == 2 * 20 * 2 * 2 * 16
     with open_native(path, kv_type="f16") as backend:
         assert backend.info.kv_bytes_per_token == per_token

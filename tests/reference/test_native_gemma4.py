@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.backends.native import kept_bytes
+from stoker.backends.native import NativeNeeds
 from stoker.errors import ModelFileInvalid, StokerError
 from stoker.models.gguf import read_gguf
 from tests.brief import slow_are
@@ -51,7 +51,7 @@ def test_layers_that_share_keys_keep_none(tmp_path: Path) -> None:
     """Two layers of 2 KV heads of 16, and two of 2 of 32."""
     path = write_tiny_model(tmp_path / "m.gguf", MODELS["shared keys, a wider block"])
     with read_gguf(path) as gguf:
-        per_token, _ = kept_bytes([gguf], "f16")
+        per_token = NativeNeeds([gguf]).kv_bytes("f16")
     assert per_token == 2 * 2 * (2 * 2 * 16 + 2 * 2 * 32)
     with open_native(path, kv_type="f16") as backend:
         assert backend.info.kv_bytes_per_token == per_token

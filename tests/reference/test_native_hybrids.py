@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stoker import _native
-from stoker.backends.native import NativeBackend, kept_bytes
+from stoker.backends.native import NativeBackend, NativeNeeds
 from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
 from stoker.core.embedding import Piece
 from stoker.errors import BackendError
@@ -249,7 +249,8 @@ def test_the_plan_knows_what_is_kept(path: Path, backend: NativeBackend) -> None
     """Of the layers with attention each token, of the others a state."""
     state = backend.export_kv(*filled(backend, 1))
     with read_gguf(path) as gguf:
-        per_token, per_sequence = kept_bytes([gguf], None)
+        needs = NativeNeeds([gguf])
+        per_token, per_sequence = needs.kv_bytes(None), needs.state_bytes
     assert per_token == backend.info.kv_bytes_per_token
     assert per_sequence == len(state) - 32 * per_token > 0
     assert backend.info.state_bytes_per_slot == 2 * per_sequence

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gguf import GGUFReader, GGUFWriter
 
-from stoker.backends.native import KVType, kept_bytes
+from stoker.backends.native import KVType, NativeNeeds
 from stoker.errors import StokerError
 from stoker.models.gguf import read_gguf
 from tests.brief import every
@@ -153,7 +153,8 @@ def test_one_vector_of_each_position_is_kept(tmp_path: Path) -> None:
     """In three layers, as a key and as a value, of 64 and 16 elements."""
     path = write_tiny_model(tmp_path / "m.gguf", MODELS["yarn"])
     with read_gguf(path) as gguf:
-        assert kept_bytes([gguf], "f16") == (3 * 2 * 2 * 80, 0)
+        needs = NativeNeeds([gguf])
+        assert (needs.kv_bytes("f16"), needs.state_bytes) == (3 * 2 * 2 * 80, 0)
 
 
 @pytest.mark.parametrize(

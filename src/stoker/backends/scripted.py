@@ -106,13 +106,13 @@ class ScriptedBackend:
         script: Script | None = None,
         before_forward: Callable[[Batch], None] | None = None,
     ) -> None:
-        self._info = info or scripted_info()
-        self._most_cells = max(self._info.kv_tokens, self._info.most_kv_tokens)
+        self.info = info or scripted_info()
+        self._most_cells = max(self.info.kv_tokens, self.info.most_kv_tokens)
         self._next_token = next_token
         self._script = script
         self._before_forward = before_forward
-        self._slots: list[list[_Cell]] = [[] for _ in range(self._info.num_slots)]
-        self._token_mix = np.arange(1, self._info.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        self._slots: list[list[_Cell]] = [[] for _ in range(self.info.num_slots)]
+        self._token_mix = np.arange(1, self.info.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self._drafted_from: dict[int, int] = {}
         """For each slot the start of its last chunk, if that was a draft."""
         self._without_state: set[int] = set()
@@ -128,13 +128,9 @@ class ScriptedBackend:
         self.is_closed = False
 
     @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
     def num_cells(self) -> int:
         """Number of cells in use; shared cells count once if the traits say `shares_cells`."""
-        if self._info.traits.shares_cells:
+        if self.info.traits.shares_cells:
             return len({id(cell) for slot in self._slots for cell in slot})
         return sum(len(slot) for slot in self._slots)
 
@@ -150,12 +146,12 @@ class ScriptedBackend:
         for op in batch.ops:
             self._apply(op)
         assert batch.chunks or batch.imports or batch.ops, "a batch without anything to do"
-        assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        assert batch.num_tokens <= self.info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
         computed, filled = {c.slot for c in batch.chunks}, {t.slot for t in batch.imports}
         assert not computed & filled, "a slot is computed before it is filled"
         assert len({chunk.slot for chunk in batch.chunks}) == len(batch.chunks), "two chunks for one slot"
         sets = {chunk.adapters for chunk in batch.chunks}
-        assert len(sets) <= 1 or self._info.mixes_adapters, "chunks of several sets of adapters in one step"
+        assert len(sets) <= 1 or self.info.mixes_adapters, "chunks of several sets of adapters in one step"
         assert {key for adapters in sets for key, _ in adapters} <= self.adapters, "an adapter that is not loaded"
         rows = [row for chunk in batch.chunks for row in self._compute(chunk)]
         for chunk in batch.chunks:
@@ -163,7 +159,7 @@ class ScriptedBackend:
             if batch.num_drafted:
                 self._drafted_from[chunk.slot] = chunk.start
         assert self._fits(), "the pool overflows"
-        return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
+        return np.stack(rows) if rows else np.empty((0, self.info.vocab_size), dtype=np.float32)
 
     def export_kv(
         self, slot: int, start: int, end: int, take: TakeMemory = new_memory, *, has_state: bool = True
@@ -223,13 +219,13 @@ class ScriptedBackend:
 
     def _check_portable(self, start: int, *, has_state: bool) -> None:
         assert not self.is_closed, "used after close"
-        traits = self._info.traits
+        traits = self.info.traits
         assert traits.can_export, "export denied by the traits"
         assert has_state or traits.exports_apart, "a state is not apart"
         assert traits.can_truncate or traits.exports_apart or start == 0, "a range of what cannot be cut"
 
     def _apply(self, op: CacheOp) -> None:
-        traits = self._info.traits
+        traits = self.info.traits
         if isinstance(op, CopyPrefix):
             assert traits.can_copy, "copy denied by the traits"
             assert op.source != op.target
@@ -251,7 +247,7 @@ class ScriptedBackend:
 
     def _can_cut(self, slot: int, length: int) -> bool:
         """Whether a slot may be cut to a length. Its present length is always allowed."""
-        traits, present = self._info.traits, len(self._slots[slot])
+        traits, present = self.info.traits, len(self._slots[slot])
         is_tail = self._drafted_from.get(slot, present) < length and present - length <= traits.truncatable_tail
         return length == present or traits.can_truncate or is_tail
 
@@ -261,7 +257,7 @@ class ScriptedBackend:
         assert chunk.entries, "an empty chunk"
         assert chunk.num_logits <= len(chunk.entries)
         assert chunk.start == len(cells), f"a hole or an overlap: slot has {len(cells)}, chunk starts at {chunk.start}"
-        assert chunk.end <= self._info.context_size, "beyond the context"
+        assert chunk.end <= self.info.context_size, "beyond the context"
         first_row = len(chunk.entries) - chunk.num_logits
         rows: list[NDArray[np.float32]] = []
         inputs = self._inputs(chunk)

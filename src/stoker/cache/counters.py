@@ -50,7 +50,7 @@ class TierCounters:
 
 @dataclass(slots=True)
 class DiskCounters:
-    """Totals since the start. Written by the disk thread only."""
+    """Totals since the start, as `disk_…` in `TierCounters`. Written by the disk thread only."""
 
     evicted_blocks: int = 0
     read_bytes: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from stoker.cache.arena import Arena
 from stoker.cache.counters import TierCounters
@@ -190,7 +190,12 @@ class KVStore:
                 disk_hit_tokens=self._num_disk_hit_tokens,
                 lost_blocks=self._num_lost,
             )
-        return own if self._disk is None else _with_disk(own, self._disk)
+        disk = self._disk
+        if disk is None:
+            return own
+        done = {f"disk_{name}": number for name, number in asdict(disk.counters).items()}
+        sizes = {"disk_blocks": disk.num_blocks, "disk_bytes": disk.num_bytes, "disk_limit_bytes": disk.limit_bytes}
+        return replace(own, **sizes, **done)
 
     def close(self) -> bool:
         """Ends the disk's thread, which may write blocks for two more seconds. False: it is stuck, and left running."""
@@ -222,21 +227,3 @@ class KVStore:
     def _note_arrival(self) -> None:
         if self._on_arrival is not None:
             self._on_arrival()
-
-
-def _with_disk(own: TierCounters, disk: DiskTier) -> TierCounters:
-    done = disk.counters
-    return replace(
-        own,
-        disk_blocks=disk.num_blocks,
-        disk_bytes=disk.num_bytes,
-        disk_limit_bytes=disk.limit_bytes,
-        disk_evicted_blocks=done.evicted_blocks,
-        disk_read_bytes=done.read_bytes,
-        disk_read_s=done.read_s,
-        disk_read_ahead_blocks=done.read_ahead_blocks,
-        disk_written_bytes=done.written_bytes,
-        disk_write_s=done.write_s,
-        disk_failed_writes=done.failed_writes,
-        disk_bad_files=done.bad_files,
-    )

@@ -15,7 +15,6 @@ from stoker.backends.base import Embedder
 from stoker.core.embedding import EmbeddingInfo, EmbeddingQueue, Piece, Pooling
 from stoker.core.params import BUILT_IN
 from stoker.core.request import Request, check_token_ids
-from stoker.core.scheduler import SchedulerConfig
 from stoker.core.sequence import Sequence
 from stoker.core.step_cost import Rate
 from stoker.engine.protocol import Event
@@ -152,26 +151,6 @@ class EmbeddingRequests:
         self._queue = EmbeddingQueue(info)
         self._rate = Rate()
         self._jobs: dict[str, EmbeddingJob] = {}
-
-    @classmethod
-    def beside(
-        cls,
-        streams: SchedulerConfig,
-        embedder: Embedder,
-        tokenizer: Tokenizer,
-        *,
-        name: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> EmbeddingRequests:
-        """Builds it with the step durations of the scheduler of the same engine."""
-        return cls(
-            embedder,
-            tokenizer,
-            name=name,
-            target_step_s=streams.target_step_s,
-            idle_step_s=streams.idle_step_s,
-            clock=clock,
-        )
 
     @property
     def has_work(self) -> bool:

@@ -81,7 +81,14 @@ def embeddings(loaded: Loaded, config: SchedulerConfig, clock: Callable[[], floa
     name = loaded.backend.info.name
     if loaded.embedder is None:
         return NoEmbeddings(name)
-    return EmbeddingRequests.beside(config, loaded.embedder, loaded.tokenizer, name=name, clock=clock)
+    return EmbeddingRequests(
+        loaded.embedder,
+        loaded.tokenizer,
+        name=name,
+        target_step_s=config.target_step_s,
+        idle_step_s=config.idle_step_s,
+        clock=clock,
+    )
 
 
 def slot_port(loaded: Loaded, scheduler: Scheduler) -> SlotPort | None:

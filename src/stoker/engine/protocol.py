@@ -6,7 +6,7 @@ The client sends commands, and the engine sends events. A frame is the list of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -40,9 +40,6 @@ from stoker.engine.stats import EngineStats
 from stoker.engine.traces import Trace
 from stoker.engine.view import Progress
 from stoker.errors import FieldValue, StokerError, error_from_code
-
-if TYPE_CHECKING:
-    pass
 
 Prompt: TypeAlias = str | Sequence[int | str]
 """A prompt: text, or a list of token ids and texts."""

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from stoker.backends.native.layer_parts import Linear, Norm
-from stoker.backends.native.rotation import Rope
+from stoker.backends.native.rope import Rope
 from stoker.backends.native.spec import DecoderSpec, Layer
 from stoker.export.graph import Graph
 from stoker.export.operators import Operators

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from stoker import __version__
-from stoker.backends.native import check_supported
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelParts
+from stoker.backends.native.needs import plan_model
 from stoker.errors import InvalidInput, ModelUnsupported, ResourceExhausted, reason_of
 from stoker.export.configs import (
     Facts,
@@ -112,7 +112,7 @@ def _read(files: Sequence[GGUFFile], options: ExportOptions) -> tuple[Facts, Mat
     """Reads the model and builds its graph. A model is refused here if possible, before the folder is touched."""
     first, parts = files[0], ModelParts(files)
     try:
-        check_supported(files)
+        plan_model(files, context_size=1)
         facts, matrices = _facts(first, parts, options), Matrices(parts, options.weights)
         check_described(facts.spec)
         return facts, matrices, build_decoder(facts.spec, matrices, options, facts.context_size)

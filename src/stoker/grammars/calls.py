@@ -39,8 +39,6 @@ from stoker.grammars.references import Json, is_list, is_object
 from stoker.grammars.schemas import PREFIX, Lowered, lower_schema, parse_json
 
 MAX_TOOLS = 1_024
-MAX_TOOL_TEXT = 4 << 20
-"""Maximum total length of the schemas of all tools, in characters."""
 _OPEN: Json = {"type": "object"}
 _GAP = f"(/{WHITESPACE}/)?"
 _WORDS = {"boolean": "True|False", "null": "None"}

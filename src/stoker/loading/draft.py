@@ -8,12 +8,9 @@ from pathlib import Path
 
 from stoker.backends.native import (
     NativeBackend,
+    NativeNeeds,
     NativeOptions,
-    check_supported,
-    context_bytes,
     drafter_bytes,
-    kept_bytes,
-    packed_bytes,
     reads_another_model,
 )
 from stoker.core.model_info import ModelInfo
@@ -56,16 +53,15 @@ def draft_needs(config: EngineConfig, needs: MemoryNeeds, model: Sequence[GGUFFi
         files = _open(config, opened)
         if reads_another_model(files[0]):
             return _reading_needs(config, needs, model, files)
-        _check_drafts_alone(config, files)
-        kv_bytes, _ = kept_bytes(files, None)
+        own = _needs_alone(config, files)
         return memory_needs(
             files[0],
             ctx_size=_context(files[0], needs.ctx_size),
             kv_tokens=needs.kv_tokens,
             parallel=config.parallel,
-            weights_bytes=packed_bytes(files),
-            kv_bytes=kv_bytes,
-            context_bytes=context_bytes(files, config.threads, config.parallel + _SPARE_SLOTS),
+            weights_bytes=own.weights_bytes,
+            kv_bytes=own.kv_bytes(None),
+            context_bytes=own.context_bytes(config.threads, config.parallel + _SPARE_SLOTS),
             num_replicas=config.num_replicas,
         )
 
@@ -123,7 +119,7 @@ def open_draft(config: EngineConfig, model: GGUFFile, info: ModelInfo, progress:
     """
     with ExitStack() as opened:
         files = _open(config, opened)
-        _check_drafts_alone(config, files)
+        _needs_alone(config, files)
         check_same_tokens(model, files[0])
         options = NativeOptions(
             context_size=_context(files[0], info.context_size),
@@ -144,13 +140,14 @@ def _open(config: EngineConfig, opened: ExitStack) -> list[GGUFFile]:
     return [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
 
 
-def _check_drafts_alone(config: EngineConfig, files: Sequence[GGUFFile]) -> None:
+def _needs_alone(config: EngineConfig, files: Sequence[GGUFFile]) -> NativeNeeds:
+    """Raises if the model cannot draft."""
     with _named(config):
-        check_supported(files)
-        _, state_bytes = kept_bytes(files, None)
-    if state_bytes:
+        needs = NativeNeeds(files)
+    if needs.state_bytes:
         message = "its recurrent layers cannot undo rejected tokens; use a model without recurrent layers"
         raise ConfigError(f"--draft-model {files[0].path.name} cannot draft: {message}", key="draft_model")
+    return needs
 
 
 @contextmanager

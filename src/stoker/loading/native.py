@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 
 from stoker.backends import llama
 from stoker.backends.native import (
@@ -14,16 +15,10 @@ from stoker.backends.native import (
     KVType,
     NativeBackend,
     NativeEncoder,
+    NativeNeeds,
     NativeOptions,
     adapter_bytes,
-    check_supported,
-    context_bytes,
-    is_encoder,
-    kept_bytes,
-    kv_bytes_by_type,
-    packed_bytes,
     spare_kv_tokens,
-    window_bytes,
 )
 from stoker.core.embedding import Pooling
 from stoker.core.stages import Mark
@@ -87,14 +82,18 @@ class NativeLoader:
         if self._model.prepared is None:
             check_native(self._model.files)
 
+    @cached_property
+    def _own(self) -> NativeNeeds:
+        return NativeNeeds(self._model.files)
+
     @property
     def _num_slots(self) -> int:
         """With sliding window attention, checkpoints of conversations need slots, too."""
-        usual, (_, reach) = self._model.num_slots, window_bytes(self._model.files, self._config.kv_type)
+        usual, (_, reach) = self._model.num_slots, self._own.window_bytes(self._config.kv_type)
         return min(MAX_SLOTS, _SLOTS_WITH_CHECKPOINTS * usual) if reach else usual
 
     def _windows(self, context: int) -> WindowNeeds | None:
-        bytes_per_token, reach = window_bytes(self._model.files, self._config.kv_type)
+        bytes_per_token, reach = self._own.window_bytes(self._config.kv_type)
         if not 0 < reach < context:
             return None
         running = self._config.parallel * reach + BATCH_TOKENS
@@ -105,32 +104,35 @@ class NativeLoader:
 
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
-        files, slots = self._model.files, self._num_slots
-        kv_bytes, state_bytes = kept_bytes(files, self._config.kv_type, with_head=drafts_by_head(self._config))
+        own, slots = self._own, self._num_slots
+        kv_bytes = own.kv_bytes(self._config.kv_type, with_head=drafts_by_head(self._config))
         needs = memory_needs(
             self._model.first,
             **asked_sizes(self._config),
-            weights_bytes=packed_bytes(files),
+            weights_bytes=own.weights_bytes,
             kv_bytes=kv_bytes,
-            state_bytes=slots * state_bytes * (1 if self._config.max_draft == 0 else _STATES_OF_A_SLOT),
+            state_bytes=slots * own.state_bytes * (1 if self._config.max_draft == 0 else _STATES_OF_A_SLOT),
             spare_kv_tokens=spare_kv_tokens(slots),
-            context_bytes=context_bytes(files, self._config.threads, slots),
+            context_bytes=own.context_bytes(self._config.threads, slots),
             adapter_bytes=self._model.adapter_bytes(adapter_bytes),
             windows=self._windows,
         )
         compute_bytes = needs.compute_bytes + projector_bytes(usable_projector(self._config))
         needs = replace(needs, compute_bytes=compute_bytes, denser_kv=self._denser_kv(kv_bytes))
-        return needs.with_draft(draft_needs(self._config, needs, files)) if drafts_by_model(self._config) else needs
+        if drafts_by_model(self._config):
+            return needs.with_draft(draft_needs(self._config, needs, self._model.files))
+        return needs
 
     def _denser_kv(self, own_bytes: int) -> list[SmallerKV]:
         """Smaller KV cache types, for advice when memory is short. Found now, while the files are open."""
-        found = kv_bytes_by_type(self._model.files, _DENSE_TYPES, with_head=drafts_by_head(self._config))
-        return [SmallerKV(kind, num_bytes) for kind, num_bytes in found.items() if num_bytes < own_bytes]
+        has_head = drafts_by_head(self._config)
+        found = [SmallerKV(kind, self._own.kv_bytes(kind, with_head=has_head)) for kind in _DENSE_TYPES]
+        return [smaller for smaller in found if smaller.bytes_per_token < own_bytes]
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`. Weights are packed unless they were before. An encoder has no KV port and takes no adapters."""
         self._model.warn_of_unused_options()
-        if is_encoder(self._model.files):
+        if self._own.is_encoder:
             return self._open_encoder(progress)
         tokenizer = self._model.prepared or read_tokenizer(self._model.first)
         with part_progress(progress, "packing the weights") as packing, ExitStack() as opened:
@@ -214,7 +216,7 @@ def check_native(files: Sequence[GGUFFile]) -> None:
         ModelUnsupported: one of them does not; the message says why.
         ModelFileInvalid: the file contradicts itself.
     """
-    check_supported(files)
+    NativeNeeds(files)
     rule_for(*vocabulary_kind(files[0]))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.backends.native import packed_bytes
+from stoker.backends.native import NativeNeeds
 from stoker.backends.native.architectures import ARCHITECTURES, describe_decoder
 from stoker.backends.native.file import ModelParts
 from stoker.backends.native.kinds import RopePairs
@@ -297,7 +297,7 @@ def test_weights_that_are_unused_take_no_memory(tmp_path: Path) -> None:
     sizes = list[int]()
     for name, model in (("a", plain), ("b", with_eyes)):
         with read_gguf(write_tiny_model(tmp_path / f"{name}.gguf", model)) as gguf:
-            sizes.append(packed_bytes([gguf]))
+            sizes.append(NativeNeeds([gguf]).weights_bytes)
     assert sizes[0] == sizes[1]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.head_rest import HeadRest
+from stoker.backends.native.draft_head import HeadRest
 
 
 def share_seen(rest: HeadRest, steps: int, entries: int, drafts_every: int, num_decodes: int = 1) -> float:

@@ -24,7 +24,7 @@ from stoker.backends.native.huge_pages import lies_in_small_pages
 from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.packed_file import PackedStore, fingerprint
-from stoker.backends.native.packed_writing import Writing
+from stoker.backends.native.packed_threads import Writing
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 from stoker.models.gguf import read_gguf
@@ -204,7 +204,7 @@ def test_a_file_in_small_pages_is_read_into_memory_if_it_is_not_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
-    monkeypatch.setattr("stoker.backends.native.packed_writing._PIECE_BYTES", 5000)
+    monkeypatch.setattr("stoker.backends.native.packed_threads._PIECE_BYTES", 5000)
     monkeypatch.setattr("stoker.backends.native.weights.lies_in_small_pages", lambda _: True)
     with opened(path) as (parts, layout):
         shared = load_weights(parts, layout, directory=tmp_path / "packed", max_bytes=PLENTY, threads=1)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.backends.native import packed_reading
-from stoker.backends.native.packed_reading import Reading, touch_pages
+from stoker.backends.native import packed_threads
+from stoker.backends.native.packed_threads import Reading, touch_pages
 from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.backends.test_native_weights import SHAPE, load
 from tests.waiting import wait_for
@@ -45,7 +45,7 @@ def test_all_pages_are_read(tmp_path: Path) -> None:
 
 
 def test_reading_ends_with_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_reading, "_PIECE_BYTES", PAGESIZE)
+    monkeypatch.setattr(packed_threads, "_PIECE_BYTES", PAGESIZE)
     memory = mapped(tmp_path)
     asked = list[bool]()
 

@@ -168,4 +168,4 @@ def test_a_server_computes_nothing_and_parses_no_grammar() -> None:
 def test_an_engine_imports_neither_a_server_nor_other_backends() -> None:
     code = "import stoker.assembly, stoker.engine.process\nfor m in stoker.assembly._USUAL: __import__(m)"
     heavy = ("starlette", "uvicorn", "typer", "jinja2", "asyncio", "onnxruntime", "llama_cpp", "huggingface_hub")
-    assert imported(code, (*heavy, "stoker.backends.native.architectures.qwen3")) == []
+    assert imported(code, (*heavy, "stoker.backends.native.architectures.qwens")) == []

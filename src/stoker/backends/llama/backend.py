@@ -92,9 +92,9 @@ class LlamaBackend:
         with interrupts_held():
             weights = load_weights(path, LoadOptions(options.devices, options.use_mmap), progress)
             self.tokenizer = LlamaTokenizer(weights)
-            self._info = _model_info(path, weights, self.tokenizer, options)
+            self.info = _model_info(path, weights, self.tokenizer, options)
             self.row_width = weights.row_width
-            size = _context_size(self._info, options)
+            size = _context_size(self.info, options)
             self._context: Context | None = Context(
                 weights, size, mark, attention=options.attention, control=options.control
             )
@@ -102,17 +102,13 @@ class LlamaBackend:
             weights,
             EmbedderOptions(
                 pooling=options.pooling,
-                max_tokens=self._info.context_size,
+                max_tokens=self.info.context_size,
                 keeps_kv=True,
                 threads=size.num_threads,
                 control=options.control,
             ),
         )
         """Computes embeddings with the same weights, in a separate context that is created on its first use."""
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
 
     def forward(self, batch: Batch) -> Logits:
         """See `Backend.forward`. After a `BackendError` every slot has the length that the batch's operations gave it.
@@ -122,7 +118,7 @@ class LlamaBackend:
             ModelNotLoaded: the backend was closed.
         """
         context = self._open_context()
-        assert batch.num_tokens <= self._info.max_batch_tokens, "libllama would abort the process"
+        assert batch.num_tokens <= self.info.max_batch_tokens, "libllama would abort the process"
         for op in batch.ops:
             self._apply(context, op)
         return context.decode(batch.chunks)
@@ -133,7 +129,7 @@ class LlamaBackend:
         """See `KVPort.export_kv`."""
         context = self._open_context()
         assert 0 <= start < end <= context.length(slot), f"slot {slot} has no {end} positions"
-        traits, length = self._info.traits, context.length(slot)
+        traits, length = self.info.traits, context.length(slot)
         assert traits.can_truncate or traits.exports_apart or (start, end) == (0, length), "a part of a state"
         assert traits.can_truncate or not has_state or end == length, "a state of the past"
         return context.export_kv(slot, start, end, has_state=has_state)
@@ -170,7 +166,7 @@ class LlamaBackend:
         return self._context
 
     def _apply(self, context: Context, op: CacheOp) -> None:
-        traits = self._info.traits
+        traits = self.info.traits
         if isinstance(op, CopyPrefix):
             assert traits.can_copy, "this model's memory cannot be copied"
             context.copy_prefix(op.source, op.target, op.length)

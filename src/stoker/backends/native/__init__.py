@@ -3,20 +3,10 @@
 from stoker.backends.native.adapters import adapter_bytes
 from stoker.backends.native.backend import NativeBackend
 from stoker.backends.native.drafter import drafter_bytes, reads_another_model
-from stoker.backends.native.embedder import Frame
 from stoker.backends.native.encoder import NativeEncoder
 from stoker.backends.native.kv_types import KVType
-from stoker.backends.native.needs import (
-    check_supported,
-    context_bytes,
-    is_encoder,
-    kept_bytes,
-    kv_bytes_by_type,
-    packed_bytes,
-    spare_kv_tokens,
-    window_bytes,
-)
-from stoker.backends.native.options import BATCH_TOKENS, NativeOptions
+from stoker.backends.native.needs import NativeNeeds, spare_kv_tokens
+from stoker.backends.native.options import BATCH_TOKENS, Frame, NativeOptions
 from stoker.backends.native.weights import pack_weights
 
 __all__ = [
@@ -25,17 +15,11 @@ __all__ = [
     "KVType",
     "NativeBackend",
     "NativeEncoder",
+    "NativeNeeds",
     "NativeOptions",
     "adapter_bytes",
-    "check_supported",
-    "context_bytes",
     "drafter_bytes",
-    "is_encoder",
-    "kept_bytes",
-    "kv_bytes_by_type",
     "pack_weights",
-    "packed_bytes",
     "reads_another_model",
     "spare_kv_tokens",
-    "window_bytes",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,12 @@ from stoker.backends.native.kv_types import KVType, choose_kv_type, kv_format
 from stoker.backends.native.layout import Layout
 from stoker.backends.native.model_decoders import HeadParts, open_decoders, open_head, with_sizes
 from stoker.backends.native.needs import plan_model
-from stoker.backends.native.options import NativeOptions, embedder_options
+from stoker.backends.native.options import NativeOptions
 from stoker.backends.native.pages import PAGE_TOKENS
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.state_tails import StateTails
-from stoker.backends.native.threads import plan_threads, spread_memory
-from stoker.backends.native.weights import PackProgress, Weights, load_weights
+from stoker.backends.native.threads import plan_threads
+from stoker.backends.native.weights import PackProgress, Weights, loading
 from stoker.backends.native.windows import MAX_DRAFT, plan_windows, window_of
 from stoker.backends.sizes import num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
@@ -80,22 +79,14 @@ class NativeBackend:
         drafter = plan_drafter(draft_files, spec, layout, options.context_size) if draft_files else None
         kv_type = choose_kv_type(options.kv_type, spec.largest_head)
         self._mark = mark
-        self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
+        self.info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
         threads = plan_threads(num_threads(options))
-        load = partial(
-            load_weights,
-            directory=options.packed_directory,
-            max_bytes=options.packed_directory_bytes,
-            threads=threads.count,
-            progress=progress,
-            may_copy=options.may_copy_weights,
-            is_spread=spread_memory(),
-        )
+        load = loading(options, threads, progress)
         weights = load(parts, layout)
         head = _head_parts(spec, drafter, options, weights, load)
         self._weights = [weights] if head is None else [weights, head.weights]
-        self._pages = KVPages.plan(self._info, window_of(spec))
-        decoders = open_decoders(spec, head, weights, self._info, self._pages, kv_type, threads)
+        self._pages = KVPages.plan(self.info, window_of(spec))
+        decoders = open_decoders(spec, head, weights, self.info, self._pages, kv_type, threads)
         decoder = decoders[0]
         self._decoders = [part for part in decoders if part.page_bytes]
         """The decoders that keep keys and values in pages: of the model, then of its draft head. A page of KV consists
@@ -104,34 +95,25 @@ class NativeBackend:
         self._page_bytes, self._num_touched = sum(part.page_bytes for part in self._decoders), 0
         self._state_bytes = decoder.state_bytes
         self._tails = StateTails(decoder) if self._state_bytes else None
-        self._info = with_sizes(self._info, decoders, head)
-        self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
+        self.info = with_sizes(self.info, decoders, head)
+        self.embedder = NativeEmbedder(spec, weights, options, kv_type, threads)
         """Computes embeddings with the same weights. Its KV is separate, and allocated on its first use."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
-        self._input = BatchArrays(self._info, spec.row_width, has_axes=any(rope.axes for rope in spec.ropes))
-        around = (self._info, self._input, self._pages, self._decoders)
+        self._input = BatchArrays(self.info, spec.row_width, has_axes=any(rope.axes for rope in spec.ropes))
+        around = (self.info, self._input, self._pages, self._decoders)
         self._head = None if head is None else open_head(decoders[1], head, *around)
         self.row_width = spec.row_width
         """See `RowsPort`."""
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
         self._maxima: Logits = np.empty((0, _native.num_maxima(spec.vocab_size)), dtype=np.float32)
         self._rows_of_logits: Logits = self._logits
-        self._row_maxima: Logits = self._maxima
-        """`_rows_of_logits` and `_row_maxima` are views of the rows of the last batch."""
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
+        self.maxima: Logits = self._maxima
+        """See `MaximaPort.maxima`. As `_rows_of_logits`, a view of the rows of the last batch."""
 
     @property
     def kernels(self) -> str:
         """The name of the instruction set (AVX-512, NEON, …) whose kernels run on this CPU."""
         return self._open_decoder().kernels
-
-    @property
-    def maxima(self) -> Logits:
-        """See `MaximaPort.maxima`."""
-        return self._row_maxima
 
     @property
     def num_used_pages(self) -> int:
@@ -149,7 +131,7 @@ class NativeBackend:
             self._apply(decoder, op)
         if not batch.chunks:
             return self._rows(0)
-        assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        assert batch.num_tokens <= self.info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
         return self._compute(decoder, batch.chunks, are_drafts=batch.num_drafted > 0)
 
     def export_kv(
@@ -187,7 +169,7 @@ class NativeBackend:
 
         The operating system clears memory on its first use, which takes longer than the copy of an import.
         """
-        most = self._info.least_kv_tokens // PAGE_TOKENS if self._info.most_kv_tokens else self._pages.num_pages
+        most = self.info.least_kv_tokens // PAGE_TOKENS if self.info.most_kv_tokens else self._pages.num_pages
         first, last = self._num_touched, min(num_bytes // max(1, self._page_bytes), most)
         if self._decoder is not None and last > first:
             self._num_touched = last
@@ -339,7 +321,7 @@ class NativeBackend:
         self, decoder: _native.Decoder, tails: StateTails, chunks: tuple[Chunk, ...], *, are_drafts: bool
     ) -> Logits:
         whole = tails.with_missing(chunks)
-        if sum(len(chunk.entries) for chunk in whole) > self._info.max_batch_tokens:
+        if sum(len(chunk.entries) for chunk in whole) > self.info.max_batch_tokens:
             self._settle(decoder, tails, [chunk.slot for chunk in chunks])
             whole = chunks
         tails.keep(chunks, are_drafts=are_drafts)
@@ -361,7 +343,7 @@ class NativeBackend:
             logits = np.empty((num_rows, self._logits.shape[1]), dtype=np.float32)
             maxima = np.empty((num_rows, self._maxima.shape[1]), dtype=np.float32)
             self._logits, self._maxima = logits, maxima
-        self._rows_of_logits, self._row_maxima = self._logits[:num_rows], self._maxima[:num_rows]
+        self._rows_of_logits, self.maxima = self._logits[:num_rows], self._maxima[:num_rows]
         return self._rows_of_logits
 
 

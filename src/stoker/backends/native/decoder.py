@@ -9,21 +9,24 @@ norm     offset, or -1 where there is none
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, fields
+from enum import Enum
 from math import inf
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence, Streams, StreamUse
+from stoker.backends.native.layer_parts import Linear, Norm, Parts
 from stoker.backends.native.layout import Layout
-from stoker.backends.native.rotation import Rope
-from stoker.backends.native.spec import DecoderSpec, Heads, Join, Layer, LayerInputs
+from stoker.backends.native.rope import Rope
+from stoker.backends.native.spec import DecoderSpec, Heads, Layer
 
 _Matrix: TypeAlias = tuple[int, int, int, int, int, int]
 
 _NOTHING = -1
 _XIELU_NUMBERS = 4
+_NORMS = ("Norm", "Norm | None")
+"""Types of fields, as they are written: a missing norm is not None."""
 _NO_HEADS = Heads(num=0, num_kv=0, size=0)
 
 
@@ -60,118 +63,46 @@ def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str,
         "sees_ahead": spec.sees_ahead,
         "replaces_stream": spec.replaces_stream,
         "ropes": [_rope(rope, num_positions) for rope in spec.ropes],
-        "layer_inputs": None if spec.layer_inputs is None else _layer_inputs(layout, spec.layer_inputs),
-        "streams": None if spec.streams is None else _streams(layout, spec.streams),
-        "join": None if spec.join is None else _join(layout, spec.join),
+        "layer_inputs": None if spec.layer_inputs is None else _parts(layout, spec.layer_inputs),
+        "streams": None if spec.streams is None else _parts(layout, spec.streams),
+        "join": None if spec.join is None else _parts(layout, spec.join),
         "layers": [_layer(layout, layer, index) for index, layer in enumerate(spec.layers)],
     }
 
 
-def _layer_inputs(layout: Layout, inputs: LayerInputs) -> dict[str, object]:
-    return {
-        "size": inputs.size,
-        "table": _matrix(layout, inputs.table),
-        "projection": _matrix(layout, inputs.projection),
-        "norm": _norm(layout, inputs.norm),
-        "norm_eps": inputs.norm_eps,
-        "table_scale": inputs.table_scale,
-    }
-
-
-def _streams(layout: Layout, streams: Streams) -> dict[str, object]:
-    return {"split": _matrix(layout, streams.split), "join": _matrix(layout, streams.join)}
-
-
-def _join(layout: Layout, join: Join) -> dict[str, object]:
-    return {
-        **{name: getattr(join, name) for name in ("hidden_size", "keeps_norm", "gives_sum", "first_position")},
-        **{name: _matrix(layout, getattr(join, name)) for name in ("projection", "fuse", "give")},
-        **{name: _norm(layout, getattr(join, name)) for name in ("embedding_norm", "hidden_norm", "fuse_norm")},
-    }
-
-
 def _layer(layout: Layout, layer: Layer, index: int) -> dict[str, object]:
-    heads = layer.heads or _NO_HEADS
-    linears = ("query", "key", "value", "output", "mixed_gate", "gate", "up", "down")
-    before = ("attention_norm", "query_norm", "key_norm", "sinks", "mixed_norm", "post_attention_norm")
-    norms = (*before, "feed_forward_norm", "inner_norm", "post_feed_forward_norm", "output_norm")
-    return {
+    heads, injection = layer.heads or _NO_HEADS, layer.injection
+    return _parts(layout, layer) | {
         "num_heads": heads.num,
         "num_kv_heads": heads.num_kv,
         "head_size": heads.size,
-        "recurrence": None if layer.recurrence is None else _recurrence(layout, layer.recurrence),
         "feed_forward_size": layer.feed_forward_size,
-        "head_norms": layer.head_norms.value,
-        "norms_values": layer.norms_values,
-        "latent": None if layer.latent is None else _latent(layout, layer.latent),
         "kv_layer": index if layer.kv_layer is None else layer.kv_layer,
         "lent_layer": _NOTHING if layer.lent_layer is None else layer.lent_layer,
-        **_injection(layout, layer.injection),
-        "streams": None if layer.streams is None else _stream_use(layout, layer.streams),
-        "gate_cut": -inf if layer.gate_cut is None else layer.gate_cut,
-        "output_scale": layer.output_scale,
-        "is_parallel": layer.is_parallel,
-        "is_beside": layer.is_beside,
-        "xielu": (0.0,) * _XIELU_NUMBERS if layer.xielu is None else astuple(layer.xielu),
-        "experts": None if layer.experts is None else _experts(layout, layer.experts),
-        **{name: _matrix(layout, getattr(layer, name)) for name in linears},
-        **{name: _norm(layout, getattr(layer, name)) for name in norms},
-        "rope": layer.rope,
-        "window": layer.window or 0,
-        "is_chunked": layer.is_chunked,
-        "scales_queries": layer.scales_queries,
-    }
-
-
-def _latent(layout: Layout, latent: Latent) -> dict[str, object]:
-    return {
-        **{name: getattr(latent, name) for name in ("size", "plain", "rotated", "value")},
-        **{name: _matrix(layout, getattr(latent, name)) for name in ("narrow", "wide", "out")},
-        **{name: _norm(layout, getattr(latent, name)) for name in ("query_norm", "norm")},
-    }
-
-
-def _stream_use(layout: Layout, use: StreamUse) -> dict[str, object]:
-    return {
-        **{name: _matrix(layout, getattr(use, name)) for name in ("narrow", "wide")},
-        **{
-            name: _norm(layout, getattr(use, name))
-            for name in ("router_norm", "router", "predict", "correct", "scale", "norm")
-        },
-    }
-
-
-def _injection(layout: Layout, injection: Injection | None) -> dict[str, object]:
-    return {
         "inject_gate": None if injection is None else _matrix(layout, injection.gate),
         "inject_output": None if injection is None else _matrix(layout, injection.output),
         "inject_norm": _norm(layout, None if injection is None else injection.norm),
+        "gate_cut": -inf if layer.gate_cut is None else layer.gate_cut,
+        "xielu": (0.0,) * _XIELU_NUMBERS if layer.xielu is None else astuple(layer.xielu),
+        "window": layer.window or 0,
     }
 
 
-def _recurrence(layout: Layout, recurrence: Recurrence) -> dict[str, object]:
-    plain = ("taps", "num_heads", "num_key_heads", "key_size", "value_size", "are_interleaved", "norm_size", "norm_eps")
-    norms = ("convolution", "convolution_bias", "step_bias", "decay_rate", "skip", "norm")
-    norms += ("low_norm", "key_norm", "query_norm")
-    linears = ("decay", "beta", "low", "wide_decay", "wide_gate")
-    return {
-        "mixer": recurrence.mixer.value,
-        **{name: getattr(recurrence, name) for name in plain},
-        **{name: _norm(layout, getattr(recurrence, name)) for name in norms},
-        **{name: _matrix(layout, getattr(recurrence, name)) for name in linears},
-    }
-
-
-def _experts(layout: Layout, experts: Experts) -> dict[str, object]:
-    linears = ("router", "gate", "up", "down", "shared_gate")
-    plain = ("count", "used", "size", "num_groups", "used_groups", "is_normalised", "scale", "weighs_input", "is_ahead")
-    norms = ("selection_bias", "router_norm", "norm", "block_norm", "post_norm", "output_scales")
-    return {
-        **{name: getattr(experts, name) for name in plain},
-        **{name: _matrix(layout, getattr(experts, name)) for name in linears},
-        "routing": experts.routing.value,
-        **{name: _norm(layout, getattr(experts, name)) for name in norms},
-    }
+def _parts(layout: Layout, parts: Parts | Layer) -> dict[str, object]:
+    """The fields by their names: matrices and norms as above, enumerations by their values."""
+    found: dict[str, object] = {}
+    for field in fields(parts):
+        value = getattr(parts, field.name)
+        if field.type in _NORMS:
+            value = _norm(layout, value)
+        elif isinstance(value, Linear):
+            value = _matrix(layout, value)
+        elif isinstance(value, Parts):
+            value = _parts(layout, value)
+        elif isinstance(value, Enum):
+            value = value.value
+        found[field.name] = value
+    return found
 
 
 def _matrix(layout: Layout, linear: Linear | None) -> _Matrix | None:

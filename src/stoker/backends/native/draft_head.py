@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from stoker import _native
 from stoker.backends.base import Guess
 from stoker.backends.native.batch_arrays import BatchArrays
-from stoker.backends.native.head_rest import HeadRest
 from stoker.backends.native.pages import PageLedger, pages_for
 from stoker.backends.native.spec import DecoderSpec
 from stoker.core.batch import Chunk, Entry
@@ -36,6 +35,13 @@ from stoker.core.model_info import ModelInfo
 
 _MOST = 64
 """Maximum number of waiting entries of a slot, and of entries of a draft. A larger chunk is no draft and is not cut."""
+
+_PATIENCE = 4096
+"""Entries that a head computes without being asked for a draft before it rests."""
+_WORTH = 128
+"""Entries whose computation by the head costs about as much time as one draft saves."""
+_REST = 16 * _PATIENCE
+"""Entries for which the head rests. A head that is never asked computes one entry in 17."""
 
 _Rows = NDArray[np.float32]
 _Part = tuple[Chunk, list[_Rows]]
@@ -60,6 +66,38 @@ class _Tail:
     """`Chunk.shift` of the waiting entries: rotary position less index."""
     gap: int | None = None
     """First position that the head will never compute; None = there is no gap."""
+
+
+class HeadRest:
+    """Decides when a draft head that is seldom asked for drafts stops computing the model's entries. It only counts.
+
+    ```
+    awake      patience - 1 for each computed entry, + _WORTH for each draft, at most _PATIENCE; below 0 the head rests
+    resting    until _REST entries have passed
+    ```
+
+    An entry of one of n decodes in a step counts as n entries, because drafts pay only with few sequences at a time.
+    """
+
+    def __init__(self) -> None:
+        self._patience = _PATIENCE
+        self._left = 0
+
+    def sees(self, num_prompt: int, num_decode: int, num_decodes: int) -> bool:
+        """Whether the head computes a step, given its entries of prompts and of decodes, and the number of decodes."""
+        num_entries = num_prompt + num_decode * num_decodes
+        if self._left > 0:
+            self._left -= num_entries
+            return False
+        self._patience -= num_entries
+        if self._patience >= 0:
+            return True
+        self._patience, self._left = _PATIENCE, _REST - num_entries
+        return False
+
+    def note_drafts(self, count: int) -> None:
+        """Records that the head was asked for drafts of `count` sequences."""
+        self._patience = min(_PATIENCE, self._patience + _WORTH * count)
 
 
 class DraftHead:

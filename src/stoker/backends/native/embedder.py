@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import erf, sqrt
 
 import numpy as np
@@ -12,12 +11,14 @@ from numpy.typing import NDArray
 from stoker import _native
 from stoker.backends.base import Embeddings
 from stoker.backends.native.decoder import describe
+from stoker.backends.native.kv_types import KVType
+from stoker.backends.native.options import NativeOptions
 from stoker.backends.native.pages import PageLedger
 from stoker.backends.native.spec import DecoderSpec, Dense, DenseActivation, Pooled
 from stoker.backends.native.threads import Threads
 from stoker.backends.native.weights import Weights
 from stoker.backends.pooling import Pool
-from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
+from stoker.core.embedding import EmbeddingInfo, Piece
 from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
 
 _NUM_SLOTS = 64
@@ -26,41 +27,18 @@ _NUM_STATES = 8
 _BATCH_TOKENS = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """Tokens that a model expects around texts that are embedded or ranked."""
-
-    suffix: tuple[int, ...] = ()
-    """Token ids at the end of every sequence."""
-    separator: tuple[int, ...] = ()
-    """Token ids between the two texts of a pair."""
-    rank_template: str | None = None
-    """See `EmbeddingInfo.rank_template`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedderOptions:
-    """Options of one embedder."""
-
-    pooling: Pooling
-    frame: Frame
-    max_tokens: int
-    """Length of the longest sequence, in tokens."""
-    kv_type: str
-    threads: Threads
-
-
 class NativeEmbedder:
     """Computes embeddings with the weights of one model; satisfies `Embedder`. The first pass allocates its KV."""
 
-    def __init__(self, spec: DecoderSpec, weights: Weights, options: EmbedderOptions) -> None:
-        self._parts: tuple[DecoderSpec, Weights] | None = (spec, weights)
-        self._options = options
+    def __init__(
+        self, spec: DecoderSpec, weights: Weights, options: NativeOptions, kv_type: KVType, threads: Threads
+    ) -> None:
+        self._parts: tuple[DecoderSpec, Weights, KVType, Threads] | None = (spec, weights, kv_type, threads)
         self.embedding = EmbeddingInfo(
             pooling=options.pooling,
             size=spec.embedding_size,
-            max_tokens=options.max_tokens,
-            max_batch_tokens=max(_BATCH_TOKENS, options.max_tokens) if spec.sees_ahead else _BATCH_TOKENS,
+            max_tokens=options.context_size,
+            max_batch_tokens=max(_BATCH_TOKENS, options.context_size) if spec.sees_ahead else _BATCH_TOKENS,
             num_slots=_NUM_STATES if spec.state_bytes else _NUM_SLOTS,
             can_split=not spec.sees_ahead,
             suffix=options.frame.suffix,
@@ -78,7 +56,7 @@ class NativeEmbedder:
         if self._parts is None:
             raise ModelNotLoaded("The model was closed.")
         if self._passes is None:
-            self._passes = _Passes(*self._parts, self.embedding, self._options)
+            self._passes = _Passes(self.embedding, *self._parts)
         return self._passes.embed(pieces)
 
     def close(self) -> None:
@@ -91,7 +69,9 @@ class NativeEmbedder:
 class _Passes:
     """The decoder of an embedder and the page tables of its KV, from the first pass until `close`."""
 
-    def __init__(self, spec: DecoderSpec, weights: Weights, info: EmbeddingInfo, options: EmbedderOptions) -> None:
+    def __init__(
+        self, info: EmbeddingInfo, spec: DecoderSpec, weights: Weights, kv_type: KVType, threads: Threads
+    ) -> None:
         num_cells = info.max_batch_tokens + (info.max_tokens if info.can_split else 0)
         self._ledger = PageLedger(kv_tokens=num_cells, num_slots=info.num_slots, max_tokens=info.max_tokens)
         self._hidden = np.empty((info.max_batch_tokens, spec.hidden_size), dtype=np.float32)
@@ -106,10 +86,10 @@ class _Passes:
                 num_pages=self._ledger.num_pages,
                 num_states=info.num_slots if spec.state_bytes else 0,
                 max_batch_tokens=info.max_batch_tokens,
-                num_threads=options.threads.count,
-                kv_type=options.kv_type,
-                cores=options.threads.cores,
-                cpus=options.threads.cpus,
+                num_threads=threads.count,
+                kv_type=kv_type,
+                cores=threads.cores,
+                cpus=threads.cpus,
             )
         except MemoryError as error:
             message = f"the KV of {num_cells} tokens to embed does not fit into memory. Lower --ctx-size."

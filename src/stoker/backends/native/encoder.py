@@ -10,9 +10,9 @@ from stoker.backends.native.embedder import NativeEmbedder
 from stoker.backends.native.file import ModelFile
 from stoker.backends.native.kv_types import choose_kv_type
 from stoker.backends.native.needs import plan_model
-from stoker.backends.native.options import NativeOptions, embedder_options
-from stoker.backends.native.threads import plan_threads, spread_memory
-from stoker.backends.native.weights import PackProgress, load_weights
+from stoker.backends.native.options import NativeOptions
+from stoker.backends.native.threads import plan_threads
+from stoker.backends.native.weights import PackProgress, loading
 from stoker.backends.sizes import num_threads
 from stoker.core.batch import Batch
 from stoker.core.embedding import EmbeddingInfo, Piece
@@ -50,19 +50,8 @@ class NativeEncoder:
         spec, layout, parts = plan_model(files, options.context_size)
         kv_type = choose_kv_type(options.kv_type, spec.largest_head)
         threads = plan_threads(num_threads(options))
-        is_spread = spread_memory()
-        weights = load_weights(
-            parts,
-            layout,
-            directory=options.packed_directory,
-            max_bytes=options.packed_directory_bytes,
-            threads=threads.count,
-            progress=progress,
-            may_copy=options.may_copy_weights,
-            is_spread=is_spread,
-        )
-        self._weights = weights
-        self._embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
+        self._weights = loading(options, threads, progress)(parts, layout)
+        self._embedder = NativeEmbedder(spec, self._weights, options, kv_type, threads)
         self.kernels = _native.best_kernels()
         """The name of the instruction set whose kernels run on this CPU."""
         self.info = ModelInfo(

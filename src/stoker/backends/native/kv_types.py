@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from stoker import _native
-from stoker.backends.native.rotation import Rope
+from stoker.backends.native.rope import Rope
 from stoker.errors import ConfigError
 
 KVType: TypeAlias = Literal["f32", "f16", "q8", "q4", "q16", "i16"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.backends.native.kinds import Mixer, Routing
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +81,27 @@ class Norm:
         return self.size * (1 if self.bias is None else 2)
 
 
+def parts_of(description: DataclassInstance, kind: type[P]) -> tuple[P, ...]:
+    """The fields of this kind, in their order."""
+    values = (getattr(description, field.name) for field in fields(description))
+    return tuple(value for value in values if isinstance(value, kind))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Parts:
+    """A description whose matrices and vectors have their place in packed memory in the order of its fields."""
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return parts_of(self, Linear)
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        return parts_of(self, Norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts(Parts):
     """Mixture of experts: equal feed-forwards, of which a few compute each row.
 
     Their results are multiplied by weights and added. The experts with the largest router outputs (see `Routing`) plus
@@ -118,26 +142,9 @@ class Experts:
     output_scales: Norm | None = None
     """A factor of the result of each expert."""
 
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        places = (self.router, self.gate, self.up, self.down, self.shared_gate)
-        return tuple(linear for linear in places if linear is not None)
-
-    @property
-    def norms(self) -> tuple[Norm, ...]:
-        places = (
-            self.selection_bias,
-            self.router_norm,
-            self.norm,
-            self.block_norm,
-            self.post_norm,
-            self.output_scales,
-        )
-        return tuple(norm for norm in places if norm is not None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recurrence:
+class Recurrence(Parts):
     """A recurrent mixer, which keeps a state of each sequence instead of keys and values (see `Mixer`).
 
     ```
@@ -168,30 +175,19 @@ class Recurrence:
     """KDA: applied after `decay`. Mamba 1: applied to the result of the first rows of `low`; its bias is the steps'."""
     wide_gate: Linear | None = None
     """KDA: applied after `mixed_gate`."""
-    low_norm: Norm | None = None
-    """Mamba 1: norm over the low-rank steps. Set together with `key_norm` (over B) and `query_norm` (over C)."""
-    key_norm: Norm | None = None
-    query_norm: Norm | None = None
     step_bias: Norm | None = None
     decay_rate: Norm | None = None
     skip: Norm | None = None
     norm: Norm | None = None
     """Norm of the result: over each head, with equal weights, before the gate (delta net), or over groups after it."""
+    low_norm: Norm | None = None
+    """Mamba 1: norm over the low-rank steps. Set together with `key_norm` (over B) and `query_norm` (over C)."""
+    key_norm: Norm | None = None
+    query_norm: Norm | None = None
     norm_size: int = 0
     """Elements of a head or group over which `norm` normalizes."""
     norm_eps: float = 0.0
     """Epsilon of `norm`, and of the normalization of queries and keys to unit length."""
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        places = (self.decay, self.beta, self.low, self.wide_decay, self.wide_gate)
-        return tuple(linear for linear in places if linear is not None)
-
-    @property
-    def norms(self) -> tuple[Norm, ...]:
-        steps = (self.step_bias, self.decay_rate, self.skip, self.norm, self.low_norm, self.key_norm, self.query_norm)
-        places = (self.convolution, self.convolution_bias, *steps)
-        return tuple(norm for norm in places if norm is not None)
 
     @property
     def state_floats(self) -> int:
@@ -201,7 +197,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
+class Latent(Parts):
     """Multi-head latent attention (MLA): all heads share the keys and values, one short vector for each position.
 
     ```
@@ -225,17 +221,9 @@ class Latent:
     query_norm: Norm | None
     norm: Norm
 
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        return (self.wide, self.out) if self.narrow is None else (self.narrow, self.wide, self.out)
-
-    @property
-    def norms(self) -> tuple[Norm, ...]:
-        return (self.norm,) if self.query_norm is None else (self.query_norm, self.norm)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Injection:
+class Injection(Parts):
     """The last addition of a layer, from the token's input for this layer (see `LayerInputs`).
 
     ```
@@ -249,7 +237,7 @@ class Injection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamUse:
+class StreamUse(Parts):
     """How a layer updates the residual streams of each token (AltUp, see `Streams`), and the low-rank branch parallel
     to its attention (LAuReL, arXiv:2411.07501).
 
@@ -275,17 +263,9 @@ class StreamUse:
     wide: Linear
     norm: Norm
 
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        return (self.narrow, self.wide)
-
-    @property
-    def norms(self) -> tuple[Norm, ...]:
-        return (self.router_norm, self.router, self.predict, self.correct, self.scale, self.norm)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
+class Streams(Parts):
     """Four residual streams for each token in place of one x (AltUp, arXiv:2301.13310).
 
     ```

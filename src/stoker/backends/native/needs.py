@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from math import ceil
 
 from stoker.backends.cores import usable_cores
@@ -16,7 +15,6 @@ from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, num_pages, pages_for
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.windows import has_window_pages, window_head_sizes, window_of, window_reach
-from stoker.errors import ConfigError
 
 _SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
 """How attention over a long context is split into pieces; see native/attention.hpp and plan.cpp."""
@@ -41,41 +39,76 @@ def plan_model(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSp
     return spec, plan_layout(spec, parts), parts
 
 
-def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None, *, with_head: bool = False) -> tuple[int, int]:
-    """Bytes of KV for each token, and bytes of recurrent state for each sequence. Both are 0 for an encoder.
+class NativeNeeds:
+    """What a model needs on this backend, from its files alone; nothing is loaded. An encoder needs no KV and no state.
 
     Args:
         files: all parts of the model, open.
-        kv_type: as in `NativeOptions`.
-        with_head: whether the KV of the draft head counts, if the model has one.
 
     Raises:
-        ConfigError: the model cannot have this KV cache type.
-        ModelUnsupported: this backend does not run it.
+        ModelUnsupported: this backend does not run it; the message says why.
         ModelFileInvalid: the file contradicts itself.
     """
-    spec = describe_decoder(ModelParts(files), 1)
-    return _kept_bytes(spec, kv_type, with_head=with_head), 0 if spec.sees_ahead else spec.state_bytes
 
+    def __init__(self, files: Sequence[ModelFile]) -> None:
+        self._spec, layout, _ = plan_model(files, context_size=1)
+        self.weights_bytes = layout.num_bytes
+        """Bytes of the packed weights, without tensors that no part of the model uses."""
+        self.is_encoder = self._spec.sees_ahead
+        """Attention is bidirectional, so the model embeds texts and cannot generate."""
+        self.state_bytes = 0 if self.is_encoder else self._spec.state_bytes
+        """Bytes of recurrent state for each sequence."""
 
-def kv_bytes_by_type(
-    files: Sequence[ModelFile], kv_types: Sequence[KVType], *, with_head: bool = False
-) -> dict[KVType, int]:
-    """Bytes of KV for each token, for those of `kv_types` that the model supports; see `kept_bytes`."""
-    spec = describe_decoder(ModelParts(files), 1)
-    found: dict[KVType, int] = {}
-    for kv_type in kv_types:
-        with suppress(ConfigError):
-            found[kv_type] = _kept_bytes(spec, kv_type, with_head=with_head)
-    return found
+    def kv_bytes(self, kv_type: KVType | None, *, with_head: bool = False) -> int:
+        """Bytes of KV for each token.
 
+        Args:
+            kv_type: as in `NativeOptions`.
+            with_head: whether the KV of the draft head counts, if the model has one.
 
-def _kept_bytes(spec: DecoderSpec, kv_type: KVType | None, *, with_head: bool) -> int:
-    chosen = choose_kv_type(kv_type, spec.largest_head)
-    if spec.sees_ahead:
-        return 0
-    head = () if spec.draft_head is None or not with_head else spec.draft_head.kv_head_sizes
-    return _kv_bytes((*spec.kv_head_sizes, *head), chosen)
+        Raises:
+            ConfigError: the model cannot have this KV cache type.
+        """
+        spec = self._spec
+        chosen = choose_kv_type(kv_type, spec.largest_head)
+        if self.is_encoder:
+            return 0
+        head = () if spec.draft_head is None or not with_head else spec.draft_head.kv_head_sizes
+        return _kv_bytes((*spec.kv_head_sizes, *head), chosen)
+
+    def window_bytes(self, kv_type: KVType | None) -> tuple[int, int]:
+        """Bytes of KV for each token in layers with a sliding window, and for how many tokens of a sequence at most.
+        Both are 0 if these layers have no separate pool but keep all tokens: there are no other layers, or a recurrent
+        layer has to be recomputed wherever a window has to. Arguments and errors are those of `kv_bytes`.
+        """
+        if not has_window_pages(self._spec):
+            return 0, 0
+        chosen = choose_kv_type(kv_type, self._spec.largest_head)
+        return _kv_bytes(window_head_sizes(self._spec), chosen), window_reach(window_of(self._spec))
+
+    def context_bytes(self, threads: int | None, num_slots: int) -> Callable[[int], int]:
+        """Returns a function from a number of positions to the bytes that such a context needs besides KV: for tables
+        of rotations and of pages, and for buffers of attention, experts and streams.
+
+        Args:
+            threads: as in `NativeOptions`.
+            num_slots: as in `NativeOptions`.
+        """
+        spec = self._spec
+        all_heads = [layer.heads for layer in spec.layers if layer.heads is not None]
+        most_shared = max((heads.num // heads.num_kv for heads in all_heads), default=0)
+        rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, most_shared)
+        span_bytes = _PIECES_PER_THREAD * rows * 4 * (spec.largest_head + _TILE_ROWS)
+        of_experts = _COMPUTE_ROWS * max((_expert_bytes(layer.experts, spec) for layer in spec.layers), default=0)
+        of_rows = of_experts + _COMPUTE_ROWS * _stream_bytes(spec)
+
+        def needed(num_positions: int) -> int:
+            spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
+            num_decoders = 1 if spec.draft_head is None else 2
+            tables = num_decoders * num_positions * sum(4 * rope.dim for rope in spec.ropes)
+            return tables + 4 * num_slots * pages_for(num_positions) + spans + of_rows
+
+        return needed
 
 
 def head_kv_bytes(head: DecoderSpec, spec: DecoderSpec, kv_type: KVType | None) -> int:
@@ -83,102 +116,9 @@ def head_kv_bytes(head: DecoderSpec, spec: DecoderSpec, kv_type: KVType | None) 
     return _kv_bytes(head.kv_head_sizes, choose_kv_type(kv_type, spec.largest_head))
 
 
-def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
-    """Bytes of KV for each token in layers with a sliding window, and for how many tokens of a sequence at most. Both
-    are 0 if these layers have no separate pool but keep all tokens: there are no other layers, or a recurrent layer has
-    to be recomputed wherever a window has to.
-
-    Args:
-        files: all parts of the model, open.
-        kv_type: as in `NativeOptions`.
-
-    Raises:
-        ConfigError: the model cannot have this KV cache type.
-        ModelUnsupported: this backend does not run it.
-        ModelFileInvalid: the file contradicts itself.
-    """
-    spec = describe_decoder(ModelParts(files), 1)
-    if not has_window_pages(spec):
-        return 0, 0
-    chosen = choose_kv_type(kv_type, spec.largest_head)
-    return _kv_bytes(window_head_sizes(spec), chosen), window_reach(window_of(spec))
-
-
-def check_supported(files: Sequence[ModelFile]) -> None:
-    """Checks that this backend supports a model. Nothing is loaded.
-
-    Args:
-        files: all parts of the model, open.
-
-    Raises:
-        ModelUnsupported: this backend does not support the model; the message says why.
-        ModelFileInvalid: the file contradicts itself.
-    """
-    plan_model(files, context_size=1)
-
-
-def is_encoder(files: Sequence[ModelFile]) -> bool:
-    """Whether a model is an encoder: attention is bidirectional, so it embeds texts and cannot generate.
-
-    Args:
-        files: all parts of the model, open.
-
-    Raises:
-        ModelUnsupported: this backend does not run it.
-        ModelFileInvalid: the file contradicts itself.
-    """
-    return describe_decoder(ModelParts(files), 1).sees_ahead
-
-
-def packed_bytes(files: Sequence[ModelFile]) -> int:
-    """Bytes of the packed weights, without tensors that no part of the model uses.
-
-    Args:
-        files: all parts of the model, open.
-
-    Raises:
-        ModelUnsupported: this backend does not run it.
-        ModelFileInvalid: the file contradicts itself.
-    """
-    _, layout, _ = plan_model(files, context_size=1)
-    return layout.num_bytes
-
-
 def spare_kv_tokens(num_slots: int) -> int:
     """Tokens of KV memory, at most, that partly filled pages need beyond the size of the pool."""
     return num_pages(kv_tokens=1, num_slots=num_slots) * PAGE_TOKENS
-
-
-def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: int) -> Callable[[int], int]:
-    """Returns a function from a number of positions to the bytes that such a context needs besides KV: for tables of
-    rotations and of pages, and for buffers of attention, experts and streams.
-
-    Args:
-        files: all parts of the model, open.
-        threads: as in `NativeOptions`.
-        num_slots: as in `NativeOptions`.
-
-    Raises:
-        ModelUnsupported: this backend does not run it.
-        ModelFileInvalid: the file contradicts itself.
-    """
-    spec = describe_decoder(ModelParts(files), 1)
-    all_heads = [layer.heads for layer in spec.layers if layer.heads is not None]
-    most_shared = max((heads.num // heads.num_kv for heads in all_heads), default=0)
-    rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, most_shared)
-    span_bytes = _PIECES_PER_THREAD * rows * 4 * (spec.largest_head + _TILE_ROWS)
-    of_experts = _COMPUTE_ROWS * max((_expert_bytes(layer.experts, spec) for layer in spec.layers), default=0)
-    of_rows = of_experts + _COMPUTE_ROWS * _stream_bytes(spec)
-
-    def needed(num_positions: int) -> int:
-        spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
-        num_decoders = 1 if spec.draft_head is None else 2
-        tables = num_decoders * num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(
-            num_positions
-        )
-        return tables + spans + of_rows
-
-    return needed
 
 
 def _kv_bytes(head_sizes: Sequence[int], kv_type: KVType) -> int:

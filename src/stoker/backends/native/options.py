@@ -6,16 +6,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from stoker.backends.native.embedder import EmbedderOptions, Frame
 from stoker.backends.native.kv_types import KVType
 from stoker.backends.native.packed_file import DIRECTORY_BYTES
-from stoker.backends.native.threads import Threads
 from stoker.backends.sizes import check_sizes
 from stoker.core.embedding import Pooling
 from stoker.errors import ConfigError
 
 BATCH_TOKENS = 512
 """Default of `NativeOptions.max_batch_tokens`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Tokens that a model expects around texts that are embedded or ranked."""
+
+    suffix: tuple[int, ...] = ()
+    """Token ids at the end of every sequence."""
+    separator: tuple[int, ...] = ()
+    """Token ids between the two texts of a pair."""
+    rank_template: str | None = None
+    """See `EmbeddingInfo.rank_template`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +78,3 @@ class NativeOptions:
             raise ConfigError(
                 f"`kv_type` must be one of {', '.join(get_args(KVType))}, not {self.kv_type}", parameter="kv_type"
             )
-
-
-def embedder_options(options: NativeOptions, kv_type: KVType, threads: Threads) -> EmbedderOptions:
-    """The options of the embedder of a model that is loaded with `options`."""
-    return EmbedderOptions(
-        pooling=options.pooling,
-        frame=options.frame,
-        max_tokens=options.context_size,
-        kv_type=kv_type,
-        threads=threads,
-    )

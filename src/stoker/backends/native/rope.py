@@ -1,4 +1,4 @@
-"""Computes RoPE frequencies from a file's parameters, in float64: unscaled, linear, YaRN, Llama 3 and LongRoPE.
+"""Rotary position embeddings (RoPE): frequencies from a file's parameters, in float64, unscaled or scaled.
 
 A file states Llama 3 and LongRoPE scaling as a tensor with one divisor per frequency. YaRN: arXiv:2309.00071.
 """
@@ -12,11 +12,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.rotation import Rope
 
+_TABLE_ROWS = 1024
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
 """YaRN keeps frequencies with more turns in the original context than the first, and scales those with fewer than the
 second fully."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rope:
+    """A rotary position embedding: pair i of a head at position p turns by `p * frequencies[i]`.
+
+    The frequencies include any scaling (linear, YaRN, Llama 3, LongRoPE).
+    """
+
+    pairs: RopePairs
+    frequencies: NDArray[np.float64]
+    """Radians per position, shape `(dim / 2,)`; elements of a head after the first `dim` are not rotated."""
+    magnitude: float = 1.0
+    """Factor of sine and cosine."""
+    axes: tuple[int, ...] = ()
+    """Multi-dimensional RoPE: for each pair the axis (0 = time, 1 = rows, 2 = columns) of its position; empty = one
+    axis. The position of a token is the same on all axes; that of a row of an image is not."""
+
+    @property
+    def dim(self) -> int:
+        return 2 * len(self.frequencies)
+
+    def tables(self, num_positions: int) -> NDArray[np.float32]:
+        """Cosines and sines of positions `0 … num_positions-1`, `(num_positions, 2, dim / 2)`, computed in float64."""
+        found = np.empty((num_positions, 2, len(self.frequencies)), dtype=np.float32)
+        for start in range(0, num_positions, _TABLE_ROWS):
+            rows = slice(start, min(start + _TABLE_ROWS, num_positions))
+            angles = np.arange(rows.start, rows.stop, dtype=np.float64)[:, None] * self.frequencies
+            found[rows, 0] = np.cos(angles) * self.magnitude
+            found[rows, 1] = np.sin(angles) * self.magnitude
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

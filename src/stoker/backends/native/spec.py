@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stoker.backends.native.kinds import Activation, DenseActivation, HeadNorms, NormKind
 from stoker.backends.native.layer_parts import (
     Experts,
@@ -11,13 +14,14 @@ from stoker.backends.native.layer_parts import (
     Latent,
     Linear,
     Norm,
+    Parts,
     Recurrence,
     Streams,
     StreamUse,
     Xielu,
+    parts_of,
 )
-from stoker.backends.native.query_scales import QueryScales
-from stoker.backends.native.rotation import Rope
+from stoker.backends.native.rope import Rope
 from stoker.core.embedding import Pooling
 
 
@@ -34,7 +38,21 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerInputs:
+class QueryScales:
+    """Attention temperature: a query has the factor `1 + slope * ln(1 + floor((position + offset) / period))`."""
+
+    slope: float
+    period: int
+    offset: int = 0
+
+    def table(self, num_positions: int) -> NDArray[np.float32]:
+        """The factors of positions `0 … num_positions-1`."""
+        steps = (np.arange(num_positions) + self.offset) // self.period
+        return (1 + self.slope * np.log1p(steps)).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInputs(Parts):
     """Per-layer inputs: `norm(projection(x)) + table_scale * table[token]`, where x is the embedding of the token."""
 
     size: int
@@ -82,6 +100,8 @@ class Layer:
     norms_values: bool = False
     """Whether values, too, have a norm over each head; it has no weights."""
     head_norms: HeadNorms = HeadNorms.BEFORE_ROPE
+    sinks: Norm | None = None
+    """Attention sinks: for each query head the score of one additional position, whose value is zero."""
     mixed_norm: Norm | None = None
     """Norm over the concatenated heads of attention, before `output`."""
     output: Linear | None
@@ -89,8 +109,6 @@ class Layer:
     """Gate of the mixer: the result of attention is multiplied by its sigmoid, that of a recurrence by its SiLU (KDA:
     by the sigmoid of what `wide_gate` makes from it)."""
     post_attention_norm: Norm | None = None
-    sinks: Norm | None = None
-    """Attention sinks: for each query head the score of one additional position, whose value is zero."""
     feed_forward_norm: Norm | None
     gate: Linear | None
     """`gate`, `up` and `down` are the dense feed-forward, which computes all rows; None = only experts, or none."""
@@ -156,37 +174,18 @@ class Layer:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        more = () if self.experts is None else self.experts.linears
-        more += () if self.recurrence is None else self.recurrence.linears
-        more += () if self.injection is None else (self.injection.gate, self.injection.output)
-        more += () if self.latent is None else self.latent.linears
-        more += () if self.streams is None else self.streams.linears
-        return tuple(linear for linear in (*self.places, self.mixed_gate, *more) if linear is not None)
+        parts = (self.experts, self.recurrence, self.injection, self.latent, self.streams)
+        more = (linear for part in parts if part is not None for linear in part.linears)
+        return (*(linear for linear in (*self.places, self.mixed_gate) if linear is not None), *more)
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        places = (
-            self.attention_norm,
-            self.query_norm,
-            self.key_norm,
-            self.sinks,
-            self.mixed_norm,
-            self.post_attention_norm,
-            self.feed_forward_norm,
-            self.inner_norm,
-            self.post_feed_forward_norm,
-            self.output_norm,
-            None if self.injection is None else self.injection.norm,
-        )
-        more = () if self.recurrence is None else self.recurrence.norms
-        more += () if self.experts is None else self.experts.norms
-        more += () if self.latent is None else self.latent.norms
-        more += () if self.streams is None else self.streams.norms
-        return (*(norm for norm in places if norm is not None), *more)
+        parts = (self.injection, self.recurrence, self.experts, self.latent, self.streams)
+        return (*parts_of(self, Norm), *(norm for part in parts if part is not None for norm in part.norms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dense:
+class Dense(Parts):
     """A dense layer after pooling: `norm(activation(linear(x)))`. A missing norm is the identity."""
 
     linear: Linear
@@ -207,7 +206,7 @@ class Pooled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class Join(Parts):
     """The input of a draft head (MTP, EAGLE), in place of an embedding.
 
     ```
@@ -240,15 +239,6 @@ class Join:
     def state_size(self) -> int:
         """Elements of the state that the model passes to the head for each entry."""
         return self.hidden_size if self.fuse is None else self.fuse.num_columns
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        return tuple(linear for linear in (self.projection, self.fuse, self.give) if linear is not None)
-
-    @property
-    def norms(self) -> tuple[Norm, ...]:
-        places = (self.embedding_norm, self.hidden_norm, self.fuse_norm)
-        return tuple(norm for norm in places if norm is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,24 +325,23 @@ class DecoderSpec:
     @property
     def linears(self) -> tuple[Linear, ...]:
         """Every matrix once, in the order of the computation; a tied output head does not appear twice."""
-        ends = tuple(getattr(self, name) for name in ("embedding", "head") if name not in self.lent)
-        ends += () if self.layer_inputs is None else (self.layer_inputs.table, self.layer_inputs.projection)
-        ends += () if self.streams is None else (self.streams.split, self.streams.join)
-        ends += () if self.join is None else self.join.linears
-        ends += () if self.draft_head is None else self.draft_head.linears
-        ends += () if self.pooled is None else tuple(dense.linear for dense in self.pooled.dense)
-        all_of_them = (*(linear for layer in self.layers for linear in layer.linears), *ends)
-        return tuple(dict.fromkeys(all_of_them))
+        dense = () if self.pooled is None else self.pooled.dense
+        parts = (self.layer_inputs, self.streams, self.join, self.draft_head, *dense)
+        ends = (getattr(self, name) for name in ("embedding", "head") if name not in self.lent)
+        more = (linear for part in parts if part is not None for linear in part.linears)
+        return tuple(dict.fromkeys((*(linear for layer in self.layers for linear in layer.linears), *ends, *more)))
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        inputs = () if self.layer_inputs is None else (self.layer_inputs.norm,)
-        dense = () if self.pooled is None else (dense.norm for dense in self.pooled.dense)
-        join = () if self.join is None else self.join.norms
-        head = () if self.draft_head is None else self.draft_head.norms
-        places = (self.output_norm, *inputs, self.token_type, self.positions, self.embedding_norm, *dense, *join, *head)
-        ends = (norm for norm in places if norm is not None)
-        return (*(norm for layer in self.layers for norm in layer.norms), *ends)
+        dense = () if self.pooled is None else self.pooled.dense
+        inputs = () if self.layer_inputs is None else self.layer_inputs.norms
+        ends = (self.output_norm, *inputs, self.token_type, self.positions, self.embedding_norm)
+        more = (norm for part in (*dense, self.join, self.draft_head) if part is not None for norm in part.norms)
+        return (
+            *(norm for layer in self.layers for norm in layer.norms),
+            *(norm for norm in ends if norm is not None),
+            *more,
+        )
 
     @property
     def has_equal_layers(self) -> bool:

@@ -23,10 +23,11 @@ from stoker.backends.native.file import ModelFile, ModelParts
 from stoker.backends.native.huge_pages import lies_in_small_pages, prefer_huge_pages
 from stoker.backends.native.layer_parts import Linear, Norm
 from stoker.backends.native.layout import F32, Layout, PlacedMatrix, PlacedVector, plan_layout
+from stoker.backends.native.options import NativeOptions
 from stoker.backends.native.packed_file import DIRECTORY_BYTES, PackedStore, Sink, fingerprint
-from stoker.backends.native.packed_reading import Reading
-from stoker.backends.native.packed_writing import Writing, copy_packed
+from stoker.backends.native.packed_threads import Reading, Writing, copy_packed
 from stoker.backends.native.plain_rows import plain_rows
+from stoker.backends.native.threads import Threads, spread_memory
 from stoker.errors import ModelFileInvalid, ResourceExhausted
 
 PackProgress: TypeAlias = Callable[[int, int], None]
@@ -108,6 +109,21 @@ def load_weights(
         found.close()  # its pages in the system's page cache serve the next start
         return Weights(copied, layout, is_shared=False)
     return Weights(found, layout, is_shared=True, reading=Reading(found))
+
+
+def loading(
+    options: NativeOptions, threads: Threads, progress: PackProgress | None
+) -> Callable[[ModelParts, Layout], Weights]:
+    """`load_weights` as the options of a model say."""
+    return partial(
+        load_weights,
+        directory=options.packed_directory,
+        max_bytes=options.packed_directory_bytes,
+        threads=threads.count,
+        progress=progress,
+        may_copy=options.may_copy_weights,
+        is_spread=spread_memory(),
+    )
 
 
 def pack_weights(

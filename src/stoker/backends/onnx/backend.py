@@ -129,12 +129,12 @@ class OnnxBackend:
         self._session: Session | None = open_session(graph, self._options)
         # A graph may contain all weights, so it is kept only if another provider may have to load it later.
         self._graph = None if self._session.provider == CPU else graph
-        self._info = _model_info(graph.path, signature, options, eog_token_ids)
+        self.info = _model_info(graph.path, signature, options, eog_token_ids)
         memory = KVMemory(
             signature.kv,
             signature.kv_type,
             num_rows=options.num_slots,
-            max_tokens=self._info.max_sequence_tokens,
+            max_tokens=self.info.max_sequence_tokens,
             kv_tokens=options.kv_tokens,
         )
         self._memory = memory
@@ -146,10 +146,6 @@ class OnnxBackend:
         self._max_paddings = options.max_paddings if signature.can_pad else 0
         if signature.can_pad and self.is_in_place:
             self._max_paddings = None  # rows of different lengths need no padding there
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
 
     @property
     def provider(self) -> str:
@@ -170,7 +166,7 @@ class OnnxBackend:
             ModelNotLoaded: the backend was closed.
         """
         self._open_session()
-        assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        assert batch.num_tokens <= self.info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
         for op in batch.ops:
             self._apply(op)
         logits = self._logits_of(batch.num_rows)
@@ -278,7 +274,7 @@ class OnnxBackend:
     def _logits_of(self, num_rows: int) -> Logits:
         """Always a part of the same array: to touch new pages would cost as much as the copy."""
         if num_rows > len(self._logits):
-            self._logits = np.empty((num_rows, self._info.vocab_size), dtype=np.float32)
+            self._logits = np.empty((num_rows, self.info.vocab_size), dtype=np.float32)
         return self._logits[:num_rows]
 
     def _compute(self, chunks: Sequence[Chunk], logits: Logits) -> None:

@@ -45,7 +45,6 @@ class Format:
         return tuple(marker for marker in (getattr(self.calls, "section", ("",))[0], *self.calls.starts) if marker)
 
 
-_THINK = ("<think>", "</think>")
 _CHANNEL_END = (
     "<|end|>",
     "<|start|>assistant",

@@ -1,4 +1,4 @@
-"""The supported architectures. Each is described by a module that turns a file's metadata into a `DecoderSpec`."""
+"""Which architectures there are. A function of each turns a file's metadata into a `DecoderSpec`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TypeAlias, cast
 
-from stoker.backends.native.architectures.elsewhere import ELSEWHERE
 from stoker.backends.native.architectures.pooled import read_pooled, unused_classifier
 from stoker.backends.native.file import ModelParts
 from stoker.backends.native.hyperparameters import Hyperparameters
@@ -16,107 +15,67 @@ from stoker.errors import ModelUnsupported
 
 Describe: TypeAlias = Callable[[Hyperparameters], DecoderSpec]
 
-ARCHITECTURES: Mapping[str, str] = {
-    "afmoe": "afmoe.describe",
-    "apertus": "apertus.describe",
-    "arcee": "arcee.describe",
-    "baichuan": "baichuan.describe",
-    "bailingmoe": "bailingmoe.describe",
-    "bailingmoe2": "bailingmoe2.describe",
-    "bert": "bert.describe_bert",
-    "bitnet": "bitnet.describe",
-    "chatglm": "chatglm.describe",
-    "cohere2": "cohere2.describe",
-    "command-r": "command_r.describe",
-    "deci": "deci.describe",
-    "deepseek": "deepseek.describe",
-    "deepseek2": "deepseek2.describe",
-    "dots1": "dots1.describe",
-    "ernie4_5": "ernie4_5.describe",
-    "ernie4_5-moe": "ernie4_5_moe.describe",
-    "eurobert": "eurobert.describe",
-    "exaone": "exaone.describe",
-    "exaone-moe": "exaone_moe.describe",
-    "exaone4": "exaone4.describe",
-    "falcon": "layer_norms.describe_falcon",
-    "falcon-h1": "falcon_h1.describe",
-    "gemma": "gemma.describe",
-    "gemma-embedding": "gemma_embedding.describe",
-    "gemma2": "gemma2.describe",
-    "gemma3": "gemma3.describe",
-    "gemma3n": "gemma3n.describe",
-    "gemma4": "gemma4.describe",
-    "glm4": "glm4.describe",
-    "glm4moe": "glm4moe.describe",
-    "gpt-oss": "gpt_oss.describe",
-    "gpt2": "layer_norms.describe_gpt2",
-    "gptneox": "layer_norms.describe_gptneox",
-    "granite": "granite.describe",
-    "granite_swa": "granite_swa.describe",
-    "granitehybrid": "granitehybrid.describe",
-    "granitemoe": "granitemoe.describe",
-    "hunyuan-dense": "hunyuan_dense.describe",
-    "hunyuan-moe": "hunyuan_moe.describe",
-    "hunyuan_vl": "hunyuan_vl.describe",
-    "internlm2": "internlm2.describe",
-    "jamba": "jamba.describe",
-    "jais2": "layer_norms.describe_jais2",
-    "jina-bert-v2": "bert.describe_jina_v2",
-    "jina-bert-v3": "bert.describe_jina_v3",
-    "kimi-linear": "kimi_linear.describe",
-    "lfm2": "lfm2.describe",
-    "lfm2moe": "lfm2moe.describe",
-    "llama": "llama.describe",
-    "llama-embed": "llama.describe",
-    "llama4": "llama4.describe",
-    "maincoder": "maincoder.describe",
-    "mamba": "mamba.describe_1",
-    "mamba2": "mamba.describe_2",
-    "mellum": "mellum.describe",
-    "minicpm": "minicpm.describe",
-    "minicpm3": "minicpm.describe_3",
-    "minimax-m2": "minimax_m2.describe",
-    "mistral3": "mistral3.describe",
-    "modern-bert": "modern_bert.describe",
-    "nanbeige": "nanbeige.describe",
-    "nemotron": "layer_norms.describe_nemotron",
-    "nemotron_h": "nemotron_h.describe",
-    "nemotron_h_moe": "nemotron_h.describe",
-    "neo-bert": "neo_bert.describe",
-    "nomic-bert": "bert.describe_nomic",
-    "nomic-bert-moe": "bert.describe_nomic_moe",
-    "olmo": "olmo.describe",
-    "olmo2": "olmo2.describe",
-    "olmoe": "olmoe.describe",
-    "orion": "layer_norms.describe_orion",
-    "paddleocr": "qwen2vl.describe_paddleocr",
-    "pangu-embedded": "qwen2.describe_pangu",
-    "phi2": "layer_norms.describe_phi2",
-    "phi3": "phi3.describe",
-    "phimoe": "phimoe.describe",
-    "plm": "plm.describe",
-    "qwen": "qwen.describe",
-    "qwen2": "qwen2.describe",
-    "qwen2moe": "qwen2moe.describe",
-    "qwen2vl": "qwen2vl.describe",
-    "qwen3": "qwen3.describe",
-    "qwen35": "qwen35.describe",
-    "qwen35moe": "qwen35moe.describe",
-    "qwen3moe": "qwen3moe.describe",
-    "qwen3next": "qwen3next.describe",
-    "qwen3vl": "qwen3vl.describe",
-    "qwen3vlmoe": "qwen3vlmoe.describe",
-    "seed_oss": "seed_oss.describe",
-    "smallthinker": "smallthinker.describe",
-    "smollm3": "smollm3.describe",
-    "stablelm": "layer_norms.describe_stablelm",
-    "starcoder": "layer_norms.describe_starcoder",
-    "starcoder2": "layer_norms.describe_starcoder2",
-    "xverse": "internlm2.describe_xverse",
+_MODULES: Mapping[str, str] = {
+    "afmoe": "afmoe",
+    "bert": "bert jina-bert-v2 jina-bert-v3 nomic-bert nomic-bert-moe",
+    "cohere": "cohere2 command-r",
+    "deci": "deci",
+    "deepseek2": "deepseek2",
+    "exaones": "exaone exaone-moe exaone4",
+    "falcon_h1": "falcon-h1",
+    "gemma3n": "gemma3n",
+    "gemma4": "gemma4",
+    "gemmas": "gemma gemma-embedding gemma2 gemma3",
+    "gpt_oss": "gpt-oss",
+    "granites": "granite granite_swa granitehybrid granitemoe",
+    "hunyuans": "hunyuan-dense hunyuan-moe hunyuan_vl",
+    "kimi_linear": "kimi-linear",
+    "layer_norms": "falcon gpt2 gptneox jais2 nemotron orion phi2 stablelm starcoder starcoder2",
+    "lfm2": "lfm2 lfm2moe",
+    "llama4": "llama4",
+    "llamas": (
+        "arcee baichuan bitnet chatglm ernie4_5 eurobert glm4 internlm2 llama llama-embed maincoder mistral3 nanbeige "
+        "neo-bert olmo plm smollm3 xverse"
+    ),
+    "mamba": "jamba mamba mamba2",
+    "minicpm": "minicpm minicpm3",
+    "mixtures": "bailingmoe bailingmoe2 deepseek dots1 ernie4_5-moe glm4moe minimax-m2 olmoe",
+    "modern_bert": "modern-bert",
+    "nemotron_h": "nemotron_h nemotron_h_moe",
+    "olmo2": "olmo2",
+    "phi3": "phi3 phimoe",
+    "qwen35": "qwen35 qwen35moe qwen3next",
+    "qwens": (
+        "apertus mellum paddleocr pangu-embedded qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss"
+    ),
+    "smallthinker": "smallthinker",
 }
-"""For each architecture, the module of this folder that describes it, and its function. A module is imported when a
-file needs it: importing all of them takes longer than the other imports of an engine.
+"""By module of this folder the architectures that it describes."""
+ARCHITECTURES: Mapping[str, str] = {
+    name: f"{module}.describe_{name.replace('-', '_')}" for module, names in _MODULES.items() for name in names.split()
+}
+"""For each architecture, the module of this folder that describes it, and the function. A module is imported when a
+file needs it: all of them together take longer than an engine's other imports.
 """
+
+_ELSEWHERE: Mapping[str, str] = {
+    "mixers that have no kernels here": ("arwkv7 bailingmoe3 minimax-01 plamo2 qwen4exp rwkv6 rwkv6qwen2 rwkv7"),
+    "an encoder and a decoder": "t5 t5encoder",
+    "texts are not written from left to right": "dream llada llada-moe rnd1",
+    "images or sounds, not text": "clip pockettts qwen3tts wavtokenizer-dec",
+    "drafts for another model: `--draft-model` of that one takes it": "eagle3 gemma4-assistant",
+    "drafts for another model, whose states it reads": "dflash",
+    "larger than the memory of most machines without a GPU": (
+        "arctic dbrx deepseek32 deepseek4 glm-dsa glm5-next grok hy_v3 hy_v4 kimi-k3 mimo2 minimax-m3 mistral4 step35"
+    ),
+    "parts that no other architecture has": (
+        "bloom chameleon codeshell cogvlm cohere2moe deepseek2-ocr dots3note graniteswitch "
+        "grovemoe hrm_text jais laguna maple mpt muse-glimmer openelm plamo "
+        "plamo3 refact spark2_5 talkie"
+    ),
+}
+ELSEWHERE: Mapping[str, str] = {name: reason for reason, names in _ELSEWHERE.items() for name in names.split()}
+"""Architectures that libllama knows and this backend does not, by `general.architecture` the reason."""
 
 
 def describing(architecture: str) -> Describe | None:
@@ -129,14 +88,14 @@ def describing(architecture: str) -> Describe | None:
 
 
 def describe_decoder(parts: ModelParts, context_size: int) -> DecoderSpec:
-    """The decoder that the metadata of a file describes. The tensors are not checked.
+    """The decoder that a file describes. Whether its tensors are really like that is not looked at.
 
     Args:
         parts: the files of the model.
-        context_size: length of the longest sequence, in tokens; LongRoPE has other divisors for long contexts.
+        context_size: longest sequence that will be computed, in tokens; LongRoPE has other numbers for long ones.
 
     Raises:
-        ModelUnsupported: the architecture, or something in the file, is not supported.
+        ModelUnsupported: the architecture, or something in it, is not known here.
         ModelFileInvalid: the file contradicts itself.
     """
     file = parts.first

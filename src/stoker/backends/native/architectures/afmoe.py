@@ -1,12 +1,12 @@
-"""afmoe: Arcee's Trinity. Gated attention, norms before and after attention and feed-forward, sliding windows in three
-of four layers, no RoPE in every fourth; the first layers are dense, the others have experts and a shared expert.
+"""afmoe: gated attention between norms, windows in three of four layers, each fourth rotates nothing; the first
+layers are dense, the others have experts beside a shared block.
 """
 
 from __future__ import annotations
 
 from math import sqrt
 
-from stoker.backends.native.architectures.common import decoder, head_norms, layers, post_norms, rope, windowed_layers
+from stoker.backends.native.architectures.common import decoder, head_norms, layers, post_norms, rope, windows
 from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs, Routing
@@ -15,25 +15,23 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _EVERYTHING, _WINDOW, _STANDS = 0, 1, 2
-"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
+"""Indices of the ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_afmoe(model: Hyperparameters) -> DecoderSpec:
+    """Arcee's Trinity."""
     rotates = rope(model, RopePairs.HALVES)
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(
         model,
         embedding_scale=sqrt(model.hidden_size),
         ropes=(rotates, rope(model, RopePairs.HALVES, base=window_base), no_rope(rotates.pairs, rotates.dim)),
-        layers=layers(model, _layer),
+        layers=layers(model, _layer, windows(model, _PERIOD, 0)),
     )
 
 
-def _layer(model: Hyperparameters, index: int) -> Layer:
-    window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
-    is_windowed = window > 0 and windowed_layers(model, _PERIOD)[index]
-    rotation = _WINDOW if is_windowed else _EVERYTHING
+def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:
+    rotation = _WINDOW if window else _EVERYTHING
     heads = model.heads[index]
     return layer_behind_dense(
         model,
@@ -44,5 +42,5 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
         **head_norms(model, index),
         **post_norms(model, index),
         rope=rotation if (index + 1) % _PERIOD else _STANDS,
-        window=window if is_windowed else None,
+        window=window,
     )

@@ -1,45 +1,46 @@
-"""The parts of descriptions that most decoders share. What is special about an architecture is in its own module."""
+"""The parts that most decoders share; what distinguishes one from the other is in its own module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import floor, log2, sqrt
-from typing import Any
+from typing import Any, TypeAlias
 
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.kinds import HeadNorms, RopePairs
 from stoker.backends.native.layer_parts import Linear
-from stoker.backends.native.rope import RopeScaling, scaled_rope
-from stoker.backends.native.rotation import Rope
+from stoker.backends.native.rope import Rope, RopeScaling, scaled_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer
 
+Make: TypeAlias = Callable[[Hyperparameters, int], Layer]
+"""A layer from its index."""
+
 WITHOUT_FEED_FORWARD: dict[str, Any] = dict.fromkeys(("feed_forward_norm", "gate", "up", "down"))
-"""Fields of `Layer` that a layer without a feed-forward lacks."""
+"""What a layer without a feed-forward lacks, by the names of `Layer`."""
 
 DIVISORS = "rope_freqs.weight"
-"""Tensor with divisors of RoPE frequencies: Llama 3, and models that adopted its RoPE scaling."""
+"""What Llama 3, and who borrowed it, divides frequencies by."""
 SHORT_DIVISORS, LONG_DIVISORS = "rope_factors_short.weight", "rope_factors_long.weight"
-"""Tensors with the divisors of LongRoPE."""
+"""Of LongRoPE."""
 
 _MAX_SCALE = 1e6
 _MAX_SLOPE_BITS = 8.0
-"""The smallest ALiBi slope is 2^-8 per position."""
+"""The head with the smallest slope loses 2^-8 of a position."""
 _BETAS = {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
 
 
 def decoder(model: Hyperparameters, *, ropes: tuple[Rope, ...], layers: tuple[Layer, ...], **more: Any) -> DecoderSpec:
-    """A decoder; by default with SiLU, scores scaled by the head size, and an output head if the file has one.
+    """A decoder with SiLU, heads scaled by their size, and a head of its own if the file has one.
 
     Args:
         model: the file.
-        ropes: rotations; `Layer.rope` is an index into them.
+        ropes: one per kind of layer.
         layers: first to last.
-        more: fields of `DecoderSpec` that differ from the defaults.
+        more: whatever is different, by the names of `DecoderSpec`.
 
     Raises:
-        ModelUnsupported: no layer has attention or a recurrence; or the file asks for bidirectional attention, and a
-            layer has a window or a recurrence.
+        ModelUnsupported: no layer sees other positions.
     """
     if all(layer.heads is None and layer.recurrence is None for layer in layers):
         model.refuse("no layer has attention, or a state in its place")
@@ -73,18 +74,18 @@ def scaled_decoder(
 ) -> DecoderSpec:
     """A `decoder` in which everything that a layer adds is multiplied by `residual_scale`.
 
-    Equivalently, the residual stream is stored divided by it. Only norms read the stream, and they normalize its
-    length; their epsilon is divided by the square.
+    The stream is kept divided by it instead. Only norms see it, which make it one size anyway once their epsilon
+    is divided by the square.
 
     Args:
         model: the file.
-        embedding_scale: factor of the embedding.
-        residual_scale: factor of the outputs of attention and feed-forward.
-        logit_divisor: divisor of the logits.
-        more: see `decoder`.
+        embedding_scale: of the embedding.
+        residual_scale: of the output of attention and of feed-forward.
+        logit_divisor: of the logits.
+        more: as in `decoder`.
 
     Raises:
-        ModelFileInvalid: a scale is not between 1e-6 and 1e6.
+        ModelFileInvalid: numbers would leave what floats can say.
     """
     for scale in (embedding_scale, residual_scale, logit_divisor):
         if not 1 / _MAX_SCALE <= scale <= _MAX_SCALE:
@@ -108,15 +109,15 @@ def rope(
     base: float | None = None,
     scaling: RopeScaling | None = None,
 ) -> Rope:
-    """The RoPE that the file describes.
+    """The rotation that the file describes.
 
     Args:
         model: the file.
-        pairs: which elements of a head are rotated together.
-        dim: number of rotated elements of a head, if it differs between layers.
-        divisors: name of the tensor with divisors of the frequencies, which the file may lack.
-        base: base to use instead of the file's.
-        scaling: scaling to use instead of the file's.
+        pairs: which elements belong together.
+        dim: how many elements of a head are rotated, where not all layers are alike.
+        divisors: the tensor that has them; nothing if it is not there.
+        base: another one than the file's own.
+        scaling: another one than the file's own.
     """
     return scaled_rope(
         pairs=pairs,
@@ -128,16 +129,16 @@ def rope(
 
 
 def long_rope(model: Hyperparameters, pairs: RopePairs, *, dim: int | None = None) -> Rope:
-    """The RoPE of a model with LongRoPE: one set of divisors up to the original context, another for longer ones."""
+    """The rotation of a model with LongRoPE: divisors for contexts as it was trained first, others for longer ones."""
     is_long = model.context_size > model.rope_scaling().original_context
     return rope(model, pairs, dim=dim, divisors=LONG_DIVISORS if is_long else SHORT_DIVISORS)
 
 
 def check_betas(model: Hyperparameters) -> None:
-    """Refuses a file with unusual `beta_fast` or `beta_slow` of YaRN, the bounds of the stretched frequencies.
+    """Refuses a file in which YaRN leaves or stretches other frequencies than usual.
 
     Raises:
-        ModelUnsupported: one of them is not the usual one.
+        ModelUnsupported: it is one.
     """
     for suffix, usual in _BETAS.items():
         if model.number(suffix, usual) != usual:
@@ -145,18 +146,18 @@ def check_betas(model: Hyperparameters) -> None:
 
 
 def plain_scaling(model: Hyperparameters) -> RopeScaling:
-    """The RoPE scaling of layers whose context is not stretched, whatever the scaling of other layers."""
+    """Of layers that are not stretched, whatever the others are."""
     return RopeScaling(original_context=model.rope_scaling().original_context)
 
 
 def sectioned_rope(model: Hyperparameters, *, is_interleaved: bool, base: float | None = None) -> Rope:
-    """M-RoPE of a vision model: sections of the pairs are rotated by positions along three axes (time, row, column).
+    """The rotation of a model that sees, along three axes: each section of the pairs turns by the position along one.
 
     Args:
         model: the file.
-        is_interleaved: pairs of the three axes alternate, as far as their sections go; otherwise one section follows
+        is_interleaved: pairs of the three axes take turns, as far as their sections go; otherwise one section follows
             the other.
-        base: base to use instead of the file's.
+        base: another one than the file's own.
     """
     *sections, fourth = model.sections("rope.dimension_sections", 4)
     if fourth:
@@ -176,11 +177,11 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
     Args:
         model: the file.
-        index: index of the layer.
-        more: further fields of `Layer`, or other values than the defaults.
+        index: which layer.
+        more: whatever it has besides, by the names of `Layer`.
 
     Raises:
-        ModelFileInvalid: the layer has no heads of keys and values, and no recurrence.
+        ModelFileInvalid: it has no heads of keys and values, and nothing in their place.
         ModelUnsupported: the model has experts, and `more` does not describe them.
     """
     if model.num_experts and "experts" not in more:
@@ -202,17 +203,19 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
 
 def layer_without_gate(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A `layer` with a feed-forward without gate: a matrix, an activation, a matrix; `up` and `down` in the file."""
+    """A `layer` whose feed-forward is one matrix, an activation and another matrix, in a file `up` and `down`."""
     only = model.linear(f"blk.{index}.ffn_up", model.feed_forward_sizes[index], model.hidden_size)
     return layer(model, index, gate=only, up=None, **more)
 
 
-def head_norms(model: Hyperparameters, index: int, query_size: int = 0, key_size: int = 0) -> dict[str, Any]:
-    """The norms of queries and keys, as fields of `Layer`: over each head, unless other sizes are given."""
-    block, size = f"blk.{index}", model.heads[index].size
+def head_norms(model: Hyperparameters, index: int, kind: HeadNorms = HeadNorms.BEFORE_ROPE) -> dict[str, Any]:
+    """The norms of queries and keys, by the names of `Layer`."""
+    block, heads = f"blk.{index}", model.heads[index]
+    num, num_kv = (heads.num, heads.num_kv) if kind is HeadNorms.WHOLE_ROW else (1, 1)
     return {
-        "query_norm": model.norm(f"{block}.attn_q_norm", query_size or size),
-        "key_norm": model.norm(f"{block}.attn_k_norm", key_size or size),
+        "head_norms": kind,
+        "query_norm": model.norm(f"{block}.attn_q_norm", num * heads.size),
+        "key_norm": model.norm(f"{block}.attn_k_norm", num_kv * heads.size),
     }
 
 
@@ -222,12 +225,12 @@ def layer_with_head_norms(model: Hyperparameters, index: int, **more: Any) -> La
 
 
 def layer_between_norms(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer with norms both before and after attention and feed-forward."""
+    """A layer whose attention and feed-forward have a norm behind them, too."""
     return layer(model, index, **post_norms(model, index), **more)
 
 
 def post_norms(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The norms after attention and feed-forward, as fields of `Layer`."""
+    """The norms behind attention and feed-forward, by the names of `Layer`."""
     block = f"blk.{index}"
     return {
         "post_attention_norm": model.norm(f"{block}.post_attention_norm"),
@@ -235,23 +238,54 @@ def post_norms(model: Hyperparameters, index: int) -> dict[str, Any]:
     }
 
 
-def layers(model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer) -> tuple[Layer, ...]:
-    """All layers; `make` makes each from its index."""
-    return tuple(make(model, index) for index in range(model.num_layers))
+def layers(model: Hyperparameters, make: Callable[..., Layer] = layer, *each: Sequence[Any]) -> tuple[Layer, ...]:
+    """All layers, each made in the same way from its index and what `each` has for it."""
+    return tuple(make(model, *values) for values in zip(range(model.num_layers), *each, strict=True))
 
 
 def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
-    """Whether each layer has the sliding window: as the file lists it, or all but every `period`-th; 0 = all.
+    """Which layers have the window: all but each so-many-th, or as the file lists them; a period of 0 spares none.
 
     Args:
         model: the file.
-        period: used if the file has none.
+        period: of a file that says nothing.
     """
     listed = model.flags_of_layers("attention.sliding_window_pattern")
     if listed is not None:
         return listed
     period = model.integer("attention.sliding_window_pattern", period, low=0)
     return [period == 0 or bool((index + 1) % period) for index in range(model.num_layers)]
+
+
+def windows(model: Hyperparameters, period: int, usual: int | None = None) -> list[int | None]:
+    """The window of each layer; None = the layer sees everything.
+
+    Args:
+        model: the file.
+        period: as in `windowed_layers`.
+        usual: of a file that does not say how large the window is; 0 = then there is none, None = it must say so.
+    """
+    is_windowed = windowed_layers(model, period)
+    window = model.integer("attention.sliding_window", usual, low=0 if usual == 0 else 1, high=2**31 - 1)
+    return [window if window and flag else None for flag in is_windowed]
+
+
+def plain_decoder(
+    model: Hyperparameters, rotation: RopePairs | Rope, make: Make = layer, *, divisors: str = "", **more: Any
+) -> DecoderSpec:
+    """A `decoder` with one rotation, whose layers are all made in the same way.
+
+    Args:
+        model: the file.
+        rotation: or which elements belong together in that of the file.
+        make: a layer from its index.
+        divisors: as in `rope`.
+        more: as in `decoder`.
+    """
+    if not isinstance(rotation, Rope):
+        rotation = rope(model, rotation, divisors=divisors)
+    unused = frozenset({divisors} if divisors else ())
+    return decoder(model, ropes=(rotation,), layers=layers(model, make), unused=unused, **more)
 
 
 def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:
@@ -264,7 +298,7 @@ def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Linear, Linear, Linear]:
-    """The matrices of queries, keys and values of these heads, which may be fused in the file:
+    """The matrices of queries, keys and values of these heads, which may be one in the file.
 
     ```
     blk.0.attn_qkv:  [ rows of queries | rows of keys | rows of values ]
@@ -286,7 +320,7 @@ def query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Line
 
 
 def distance_slopes(num_heads: int) -> tuple[float, ...]:
-    """The ALiBi slopes: a geometric sequence for the largest power of two of heads, and values between for the rest."""
+    """Of ALiBi: a geometric sequence for the largest power of two of heads, and what lies between for the others."""
     power = 2 ** floor(log2(num_heads))
     first = [2 ** (-_MAX_SLOPE_BITS * (head + 1) / power) for head in range(power)]
     between = [2 ** (-_MAX_SLOPE_BITS / 2 * (2 * head + 1) / power) for head in range(num_heads - power)]
@@ -294,7 +328,7 @@ def distance_slopes(num_heads: int) -> tuple[float, ...]:
 
 
 def gate_and_up(model: Hyperparameters, block: str, size: int, suffix: str = "") -> tuple[Linear, Linear]:
-    """The gate and up matrices of a feed-forward of this size; their names end with `suffix`. They may be fused:
+    """The first matrices of a feed-forward of this size, whose names end with `suffix`.
 
     ```
     blk.0.ffn_up without blk.0.ffn_gate:  [ rows of gate | rows of up ]

@@ -1,5 +1,5 @@
-"""deci: DeciLM, Llama 3.x Nemotron. A llama whose layers differ: some have one matrix in place of attention, others
-lack attention, the feed-forward, or both.
+"""deci: a llama whose layers differ: some have one matrix in place of attention, others lack attention, the
+feed-forward, or both.
 
 A layer without a feed-forward still has its attention, as in the published models; libllama skips such a layer.
 """
@@ -16,8 +16,8 @@ from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_deci(model: Hyperparameters) -> DecoderSpec:
+    """DeciLM, Llama 3.x Nemotron."""
     return decoder(
         model,
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),

@@ -1,5 +1,5 @@
-"""deepseek2: DeepSeek V2 and V3, GLM 4.7 Flash, Moonlight. Latent attention (MLA): keys and values
-are one latent vector per position; the first layers are dense, the others have experts and a shared expert.
+"""deepseek2: keys and values are one latent vector of each position; the first layers are dense, the
+others have experts beside a shared block.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 
-from stoker.backends.native.architectures.common import check_betas, decoder, layers, rope
+from stoker.backends.native.architectures.common import check_betas, plain_decoder, rope
 from stoker.backends.native.architectures.draft_head import with_draft_head
 from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
 from stoker.backends.native.architectures.latent import Sizes, latent_attention
@@ -17,32 +17,27 @@ from stoker.backends.native.rope import RopeScaling
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _LAYERS_OF_FLASH, _VOCAB_OF_FLASH = (47, 48), 154880
-"""Sizes that identify GLM 4.7 Flash: its old files do not say that it has sigmoid routing."""
+"""Of GLM 4.7 Flash, old files of which do not say that sigmoids route."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_deepseek2(model: Hyperparameters) -> DecoderSpec:
+    """DeepSeek V2 and V3, GLM 4.7 Flash, Moonlight."""
     if model.optional_number("attention.temperature_scale") is not None:
         model.refuse("its queries grow with their position")
-    scaling = _scaling(model)
-    sizes = _sizes(model)
-    spec = decoder(
-        model,
-        attention_scale=_scale(model, model.rope_scaling(), sizes),
-        ropes=(rope(model, RopePairs.ADJACENT, dim=sizes.rotated, scaling=scaling),),
-        layers=layers(model, _layer),
-    )
-    return with_draft_head(model, spec, _layer)
+    scaling, sizes = _scaling(model), _sizes(model)
+    rotation = rope(model, RopePairs.ADJACENT, dim=sizes.rotated, scaling=scaling)
+    scale = _scale(model, model.rope_scaling(), sizes)
+    return with_draft_head(model, plain_decoder(model, rotation, _layer, attention_scale=scale), _layer)
 
 
 def _sizes(model: Hyperparameters) -> Sizes:
-    """The sizes of attention. Files from before April 2025 are not prepared, and have other head sizes."""
+    """Files before April 2025 are not prepared for a latent vector, and have other heads."""
     is_prepared = model.integer("attention.key_length_mla", 0, low=0) > 0
     return Sizes.of_prepared(model) if is_prepared else Sizes.of_plain_heads(model)
 
 
 def _scaling(model: Hyperparameters) -> RopeScaling:
-    """The RoPE scaling. With `yarn_log_multiplier`, YaRN scales scores instead of sine and cosine."""
+    """A file that has the multiplier scales scores, not sine and cosine."""
     check_betas(model)
     scaling = model.rope_scaling()
     if not scaling.is_yarn and scaling.factor != 1:

@@ -1,4 +1,4 @@
-"""falcon-h1: Falcon H1. Each layer has attention and Mamba 2 in parallel, and is described as two layers."""
+"""falcon-h1: attention and Mamba 2 side by side in every layer, which so becomes two."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stoker.backends.native.layer_parts import Norm
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_falcon_h1(model: Hyperparameters) -> DecoderSpec:
+    """Falcon H1."""
     return decoder(
         model,
         ropes=(rope(model, RopePairs.HALVES),),

@@ -1,6 +1,6 @@
-"""gemma3n: the text part of Gemma 3n. Four residual streams per token, of which a layer computes one (AltUp); a
-low-rank branch parallel to attention (LAuReL); inputs for each layer; layers that share keys and values; sparse
-activations in the first layers.
+"""gemma3n: four streams of each token, of which a layer computes one; a part of low rank
+beside attention; inputs for each layer; layers that share keys and values; first layers that use their largest gates
+alone.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from stoker.backends.native.layer_parts import Linear, Norm, Streams, StreamUse
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 5
-"""In each group of this many layers, the last has no window."""
+"""Each so-many-th layer sees everything."""
 _WITH_KEYS, _WITH_CUT = 20, 10
-"""Defaults if the file lacks them: numbers of layers with their own keys and values, and with sparse activations."""
+"""Layers with keys and values of their own, and those whose gates are cut, of files that do not say how many."""
 _CUT = 1.6448533535003662
-"""In a normal distribution, 5 % of the numbers exceed the mean by this many standard deviations."""
+"""One of twenty numbers of a normal distribution is so many deviations above the mean."""
 _SOFTCAP = 30.0
 _ROW_GRANULE = 32
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices into `DecoderSpec.ropes`."""
+"""Indices of the two ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_gemma3n(model: Hyperparameters) -> DecoderSpec:
+    """The text part of Gemma 3n."""
     num, active = model.integer("altup.num_inputs", Streams.count), model.integer("altup.active_idx", 0, low=0)
     if num != Streams.count or active:
         model.refuse(f"it has {num} streams and computes with number {active} ({Streams.count} and the first can)")
@@ -70,7 +70,7 @@ def _squares(model: Hyperparameters, stem: str) -> Linear:
 
 
 def _first_shared(model: Hyperparameters) -> int:
-    """Index of the first layer without keys and values of its own."""
+    """Layers from this one on share keys and values."""
     usual = max(0, model.num_layers - _WITH_KEYS)
     return model.num_layers - model.integer("attention.shared_kv_layers", usual, low=0, high=model.num_layers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 
 from stoker.backends.native.architectures.common import DIVISORS, decoder, layer_between_norms, layers, rope
@@ -49,7 +50,7 @@ def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
             rope(model, RopePairs.HALVES, dim=full_dim, divisors=DIVISORS),
             rope(model, RopePairs.HALVES, dim=window_dim, base=window_base),
         ),
-        layers=layers(model, lambda of, index: _layer(of, index, target)),
+        layers=layers(model, partial(_layer, target)),
         join=Join(
             hidden_size=size,
             projection=model.linear("nextn.pre_projection", model.hidden_size, 2 * size),
@@ -63,7 +64,7 @@ def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
     return replace(plain, embedding=target.embedding)
 
 
-def _layer(model: Hyperparameters, index: int, target: DecoderSpec) -> Layer:
+def _layer(target: DecoderSpec, model: Hyperparameters, index: int) -> Layer:
     block, flags = f"blk.{index}", model.flags_of_layers("attention.sliding_window_pattern")
     if flags is None:
         model.fail("it does not list which layers have a window")

@@ -1,8 +1,8 @@
-"""gpt-oss: gpt-oss 20b and 120b. Experts with biases, attention sinks, a sliding window in every other layer."""
+"""gpt-oss: experts with biases, a score of nothing for each head, every other layer windowed."""
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layers, rope, windowed_layers
+from stoker.backends.native.architectures.common import decoder, layers, rope, windows
 from stoker.backends.native.architectures.experts import expert_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs, Routing
@@ -10,30 +10,30 @@ from stoker.backends.native.layer_parts import Norm
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 2
-"""In each group of this many layers, the last has no window."""
+"""Each so-many-th layer sees everything."""
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices into `DecoderSpec.ropes`."""
+"""Indices of the two ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_gpt_oss(model: Hyperparameters) -> DecoderSpec:
+    """gpt-oss 20b and 120b."""
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(
         model,
         activation=Activation.SWIGLU_CLAMPED,
         ropes=(rope(model, RopePairs.HALVES), rope(model, RopePairs.HALVES, base=window_base)),
-        layers=layers(model, _layer),
+        layers=layers(model, _layer, windows(model, _PERIOD)),
     )
 
 
-def _layer(model: Hyperparameters, index: int) -> Layer:
-    block, is_windowed = f"blk.{index}", windowed_layers(model, _PERIOD)[index]
+def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:
+    block = f"blk.{index}"
     return expert_layer(
         model,
         index,
         routing={"routing": Routing.SOFTMAX_OF_CHOSEN},
         feed_forward_norm=model.norm(f"{block}.post_attention_norm"),
         sinks=Norm(weight=f"{block}.attn_sinks.weight", size=model.heads[index].num),
-        rope=_WINDOW if is_windowed else _EVERYTHING,
-        window=model.integer("attention.sliding_window", high=2**31 - 1) if is_windowed else None,
+        rope=_WINDOW if window else _EVERYTHING,
+        window=window,
     )

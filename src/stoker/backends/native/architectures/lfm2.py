@@ -1,36 +1,31 @@
-"""lfm2: LFM2. Short convolutions, and attention in the layers that have heads of keys and values."""
+"""LFM2: short convolutions, and attention in the layers that have heads of keys and values."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, rope
+from stoker.backends.native.architectures.common import layer, layer_with_head_norms, plain_decoder
+from stoker.backends.native.architectures.experts import expert_parts, routing_of
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import Mixer, RopePairs
+from stoker.backends.native.kinds import Mixer, RopePairs, Routing
 from stoker.backends.native.layer_parts import Recurrence
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _MAX_TAPS = 8
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
-    return decoder(
-        model,
-        ropes=(rope(model, RopePairs.HALVES),),
-        layers=layers(model, lfm2_layer),
-        output_norm=model.norm("token_embd_norm"),
-    )
+def describe_lfm2(model: Hyperparameters) -> DecoderSpec:
+    """LFM2."""
+    return plain_decoder(model, RopePairs.HALVES, _layer, output_norm=model.norm("token_embd_norm"))
 
 
-def lfm2_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer with a short convolution, or with attention.
+def describe_lfm2moe(model: Hyperparameters) -> DecoderSpec:
+    """LFM2 with experts. The first layers are dense; the choice of experts has a bias."""
+    return plain_decoder(model, RopePairs.HALVES, _expert_layer, output_norm=model.norm("token_embd_norm"))
 
-    Args:
-        model: the file.
-        index: index of the layer.
-        more: further fields of `Layer`.
-    """
+
+def _layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    """A layer with a short convolution, or with attention, and what it has besides, by the names of `Layer`."""
     if model.heads[index].num_kv:
         window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1) or None
         return layer_with_head_norms(model, index, window=window, **more)
@@ -50,3 +45,14 @@ def lfm2_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
         output=model.linear(f"{block}.out_proj", hidden, hidden),
         **more,
     )
+
+
+def _expert_layer(model: Hyperparameters, index: int) -> Layer:
+    if index < model.integer("leading_dense_block_count", 0, low=0):
+        return _layer(model, index, experts=None)
+    routing = {
+        "routing": routing_of(model, Routing.SIGMOID),
+        "is_normalised": True,
+        "selection_bias": model.vector(f"blk.{index}.exp_probs_b.bias", model.num_experts),
+    }
+    return _layer(model, index, **expert_parts(model, index, routing=routing))

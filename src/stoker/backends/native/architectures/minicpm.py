@@ -1,7 +1,4 @@
-"""minicpm: MiniCPM 1, 2 and 4, dense. A llama with scales of embedding, residuals and logits.
-
-minicpm3: MiniCPM 3 has these scales, latent attention (MLA) and LongRoPE.
-"""
+"""MiniCPM: a llama with scales of embedding, residuals and logits."""
 
 from __future__ import annotations
 
@@ -24,11 +21,11 @@ from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec
 
 _EMBEDDING_SCALE, _DEPTH_SCALE, _BASE_SIZE = 12.0, 1.4, 256
-"""The same in all models of this family; old files lack them, and those of MiniCPM 3 always do."""
+"""Of all models of this family; old files do not say, and those of MiniCPM 3 never do."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
+def describe_minicpm(model: Hyperparameters) -> DecoderSpec:
+    """MiniCPM 1, 2 and 4, dense."""
     return _described(
         model,
         logit_divisor=model.number("logit_scale", _BASE_SIZE / model.hidden_size),
@@ -38,8 +35,8 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     )
 
 
-def describe_3(model: Hyperparameters) -> DecoderSpec:
-    """MiniCPM 3. See `describe_decoder`."""
+def describe_minicpm3(model: Hyperparameters) -> DecoderSpec:
+    """MiniCPM 3. Keys and values are one latent vector of each position, and LongRoPE."""
     sizes = Sizes.of_plain_heads(model)
     return _described(
         model,

@@ -1,5 +1,5 @@
-"""nemotron_h, nemotron_h_moe: Nemotron H, Nano 2, Nano 3. Each block of the file is Mamba 2, attention without
-position encoding, or a feed-forward with squared ReLU, with or without experts.
+"""Nemotron H: each block of the file is Mamba 2, attention without
+positions, or a feed-forward with squared ReLU, with experts or without.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Draft heads (multi-token prediction) are ignored."""
+def describe_nemotron_h(model: Hyperparameters) -> DecoderSpec:
+    """Nemotron H, Nano 2, Nano 3. Layers that guess further tokens are left alone."""
     return decoder(
         model,
         activation=Activation.RELU_SQUARED,
@@ -26,11 +26,14 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     )
 
 
+describe_nemotron_h_moe = describe_nemotron_h
+
+
 def _layers(model: Hyperparameters) -> Iterator[Layer]:
-    """The layers: each is a block with attention or Mamba 2, and the feed-forward block after it, if any.
+    """A block that mixes positions, with the feed-forward behind it if there is one.
 
     Raises:
-        ModelUnsupported: a feed-forward is the first block, or follows another one.
+        ModelUnsupported: a feed-forward comes first, or behind another one.
     """
     sizes = [*model.feed_forward_sizes, 0]
     if any(before and size for before, size in zip([1, *sizes], sizes, strict=False)):
@@ -42,7 +45,7 @@ def _layers(model: Hyperparameters) -> Iterator[Layer]:
 
 
 def _feed_forward(model: Hyperparameters, index: int, size: int) -> dict[str, Any]:
-    """The feed-forward in a block of the file, as fields of `Layer`."""
+    """Of a block of the file, by the names of `Layer`."""
     if not size:
         return {"feed_forward_norm": None, "gate": None, "up": None, "down": None, "experts": None}
     block, hidden, suffix = f"blk.{index}", model.hidden_size, ""

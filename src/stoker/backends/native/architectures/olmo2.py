@@ -1,4 +1,4 @@
-"""olmo2: OLMo 2 and 3. Norms only after attention and feed-forward, and over all heads together; OLMo 3 has windows."""
+"""olmo2: norms after attention and feed-forward alone, and one over all heads; OLMo 3 has windows."""
 
 from __future__ import annotations
 
@@ -6,44 +6,39 @@ from stoker.backends.native.architectures.common import (
     decoder,
     head_norms,
     layer_between_norms,
+    layers,
     plain_scaling,
     rope,
-    windowed_layers,
+    windows,
 )
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer
+from stoker.backends.native.kinds import HeadNorms, RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
-"""In each group of this many layers, the last has no window."""
+"""Each so-many-th layer sees everything."""
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices into `DecoderSpec.ropes`."""
+"""Indices of the two ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Only layers without a window have RoPE scaling."""
-    window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
-    is_windowed = windowed_layers(model, _PERIOD)
+def describe_olmo2(model: Hyperparameters) -> DecoderSpec:
+    """OLMo 2 and 3. Only layers that see everything are stretched."""
     everything = rope(model, RopePairs.HALVES)
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(
         model,
         ropes=(everything, rope(model, RopePairs.HALVES, base=window_base, scaling=plain_scaling(model))),
-        layers=tuple(
-            _layer(model, index, window if window and is_windowed[index] else None) for index in range(model.num_layers)
-        ),
+        layers=layers(model, _layer, windows(model, _PERIOD, 0)),
     )
 
 
 def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:
-    heads = model.heads[index]
     return layer_between_norms(
         model,
         index,
         attention_norm=None,
         feed_forward_norm=None,
-        **head_norms(model, index, heads.num * heads.size, heads.num_kv * heads.size),
-        head_norms=HeadNorms.WHOLE_ROW,
+        **head_norms(model, index, HeadNorms.WHOLE_ROW),
         rope=_WINDOW if window else _EVERYTHING,
         window=window,
     )

@@ -1,38 +1,52 @@
-"""phi3: Phi 3 and 4. Fused matrices, RoPE on a part of heads, and LongRoPE, with divisors for two context lengths."""
+"""Phi 3 and 4: fused matrices, partly rotated heads, and LongRoPE with divisors for short and long contexts.
+
+The sliding window of the 4k models is left alone, as libllama does: their files do not say it reliably, and it is half
+of the context.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from stoker.backends.native.architectures.common import (
     LONG_DIVISORS,
     SHORT_DIVISORS,
+    Make,
     decoder,
     layer,
     layers,
     long_rope,
 )
+from stoker.backends.native.architectures.experts import expert_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.kinds import NormKind, RopePairs
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 
-def describe(model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer, **more: Any) -> DecoderSpec:
-    """See `describe_decoder`.
+def describe_phi3(model: Hyperparameters) -> DecoderSpec:
+    """Phi 3 and 4."""
+    return _decoder(model, layer)
 
-    The sliding window of the 4k models is ignored, as in libllama: their files do not say reliably that they have
-    one, and it is half of the context.
 
-    Args:
-        model: the file.
-        make: makes a layer from its index.
-        more: see `decoder`.
+def describe_phimoe(model: Hyperparameters) -> DecoderSpec:
+    """Phi 3.5 MoE and Phi mini MoE. Experts, and biases in all norms and matrices; as libllama computes it, whose norms
+    leave the mean.
     """
-    return decoder(
+    return _decoder(model, _expert_layer, norm=NormKind.RMS_BIASED, output_norm=model.biased_norm("output_norm"))
+
+
+def _expert_layer(model: Hyperparameters, index: int) -> Layer:
+    block = f"blk.{index}"
+    return expert_layer(
         model,
-        ropes=(long_rope(model, RopePairs.HALVES),),
-        layers=layers(model, make),
-        unused=frozenset({SHORT_DIVISORS, LONG_DIVISORS}),
-        **more,
+        index,
+        size=model.feed_forward_sizes[index],
+        routing={"is_normalised": True},
+        attention_norm=model.biased_norm(f"{block}.attn_norm"),
+        feed_forward_norm=model.biased_norm(f"{block}.ffn_norm"),
     )
+
+
+def _decoder(model: Hyperparameters, make: Make, **more: Any) -> DecoderSpec:
+    ropes, unused = (long_rope(model, RopePairs.HALVES),), frozenset({SHORT_DIVISORS, LONG_DIVISORS})
+    return decoder(model, ropes=ropes, layers=layers(model, make), unused=unused, **more)

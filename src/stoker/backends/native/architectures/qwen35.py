@@ -1,61 +1,83 @@
-"""qwen35: Qwen 3.5 and 3.6, dense. Gated delta nets, and gated attention in every fourth layer."""
+"""Qwen 3 Next, 3.5 and 3.6: gated delta nets, and attention with a gate behind it in each fourth layer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, sectioned_rope
+from stoker.backends.native.architectures.common import layer, layer_with_head_norms, plain_decoder, sectioned_rope
 from stoker.backends.native.architectures.draft_head import with_draft_head
+from stoker.backends.native.architectures.experts import expert_parts
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.kinds import Mixer
-from stoker.backends.native.layer_parts import Recurrence
+from stoker.backends.native.kinds import Mixer, RopePairs
+from stoker.backends.native.layer_parts import Linear, Recurrence
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _MAX_TAPS, _MAX_HEADS = 8, 1 << 16
 
-
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
-    spec = decoder(
-        model,
-        ropes=(sectioned_rope(model, is_interleaved=True),),
-        layers=layers(model, delta_layer),
-    )
-    return with_draft_head(model, spec, attention_layer)
+_Mixer: TypeAlias = Callable[[Hyperparameters, int], dict[str, Any]]
 
 
-def delta_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer with a gated delta net, or with attention.
+def describe_qwen35(model: Hyperparameters) -> DecoderSpec:
+    """Qwen 3.5 and 3.6, dense."""
+    spec = plain_decoder(model, sectioned_rope(model, is_interleaved=True), _layer)
+    return with_draft_head(model, spec, _attention_layer)
 
-    Args:
-        model: the file.
-        index: index of the layer.
-        more: further fields of `Layer`.
+
+def describe_qwen35moe(model: Hyperparameters) -> DecoderSpec:
+    """Qwen 3.5 and 3.6 with experts, beside a block that all rows share, with a gate."""
+
+    def make(model: Hyperparameters, index: int) -> Layer:
+        return _layer(model, index, **_gated_experts(model, index))
+
+    spec = plain_decoder(model, sectioned_rope(model, is_interleaved=True), make)
+    return with_draft_head(model, spec, _further_layer)
+
+
+def describe_qwen3next(model: Hyperparameters) -> DecoderSpec:
+    """Qwen 3 Next. A qwen35moe whose neighboring heads share a key, and whose gates lie together.
+
+    ```
+    blk.0.ssm_ba:  [ beta of the heads of key head 0 | their decay | beta of those of key head 1 | their decay | … ]
+    ```
     """
-    more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **more}
-    if has_attention(model, index):
-        return attention_layer(model, index, **more)
-    return layer(model, index, **delta_net(model, index), **more)
+
+    def make(model: Hyperparameters, index: int) -> Layer:
+        return _layer(model, index, _next_delta_net, **_gated_experts(model, index))
+
+    return with_draft_head(model, plain_decoder(model, RopePairs.HALVES, make), _further_layer)
 
 
-def attention_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer with gated attention. Arguments: see `delta_layer`."""
-    more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **more}
-    return layer_with_head_norms(model, index, **gated_queries(model, index), **more)
+def _attention_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    """A layer with attention and a gate behind it, and what it has besides, by the names of `Layer`."""
+    more["feed_forward_norm"] = model.norm(f"blk.{index}.post_attention_norm")
+    return layer_with_head_norms(model, index, **_gated_queries(model, index), **more)
 
 
-def has_attention(model: Hyperparameters, index: int) -> bool:
-    """Whether a layer has attention: as the file lists it, or every `full_attention_interval`-th layer."""
+def _further_layer(model: Hyperparameters, index: int) -> Layer:
+    """The layer of a draft head, which always has attention."""
+    return _attention_layer(model, index, **_gated_experts(model, index))
+
+
+def _gated_experts(model: Hyperparameters, index: int) -> dict[str, Any]:
+    """Experts whose weights add up to 1 and the block beside them, by the names of `Layer`."""
+    gate = model.linear(f"blk.{index}.ffn_gate_inp_shexp", 1, model.hidden_size)
+    shared_size = model.integer("expert_shared_feed_forward_length", model.feed_forward_sizes[index])
+    return expert_parts(model, index, shared_size=shared_size, routing={"is_normalised": True, "shared_gate": gate})
+
+
+def _has_attention(model: Hyperparameters, index: int) -> bool:
+    """As the file lists it, or in each so-many-th layer."""
     are_recurrent = model.flags_of_layers("attention.recurrent_layers")
     if are_recurrent is not None:
         return not are_recurrent[index]
     return (index + 1) % model.integer("full_attention_interval", _PERIOD) == 0
 
 
-def gated_queries(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """Queries and their gates, as fields of `Layer`.
+def _gated_queries(model: Hyperparameters, index: int) -> dict[str, Any]:
+    """By the names of `Layer`.
 
     ```
     blk.3.attn_q:  [ rows of query head 0 | of its gate | rows of query head 1 | of its gate | … ]
@@ -69,8 +91,8 @@ def gated_queries(model: Hyperparameters, index: int) -> dict[str, Any]:
     return {"query": query, "mixed_gate": gate}
 
 
-def delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The parts of a gated delta net, as fields of `Layer`.
+def _delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
+    """The parts of a gated delta net, by the names of `Layer`.
 
     ```
     blk.0.attn_qkv:  [ rows of queries | rows of keys | rows of values ]
@@ -78,11 +100,11 @@ def delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
 
     Args:
         model: the file.
-        index: index of the layer.
+        index: which layer.
 
     Raises:
         ModelFileInvalid: sizes contradict one another.
-        ModelUnsupported: the matrices are laid out in another way.
+        ModelUnsupported: matrices are put together in another way.
     """
     block, hidden = f"blk.{index}", model.hidden_size
     size, num_keys = model.integer("ssm.state_size"), model.integer("ssm.group_count", high=_MAX_HEADS)
@@ -119,3 +141,43 @@ def delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
         "mixed_gate": model.linear(f"{block}.attn_gate", values, hidden),
         "output": model.linear(f"{block}.ssm_out", hidden, values),
     }
+
+
+def _layer(model: Hyperparameters, index: int, mixer: _Mixer = _delta_net, **more: Any) -> Layer:
+    """A layer with a gated delta net, or with attention, and what it has besides, by the names of `Layer`."""
+    if _has_attention(model, index):
+        return _attention_layer(model, index, **more)
+    norm = model.norm(f"blk.{index}.post_attention_norm")
+    return layer(model, index, feed_forward_norm=norm, **mixer(model, index), **more)
+
+
+def _next_delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
+    parts = _delta_net(model, index)
+    parts["recurrence"] = _with_gates(model, index, parts["recurrence"])
+    if model.has(f"blk.{index}.ssm_in.weight"):
+        parts |= _of_old_file(model, index, parts["recurrence"])
+    return parts
+
+
+def _of_old_file(model: Hyperparameters, index: int, of: Recurrence) -> dict[str, Linear]:
+    """
+    ```
+    blk.0.ssm_in:  [ query of key head 0 | its key | values of its heads | their gates | query of key head 1 | … ]
+    ```
+    """
+    values = of.num_heads // of.num_key_heads * of.value_size
+    sizes = {"query": of.key_size, "key": of.key_size, "value": values, "mixed_gate": values}
+    together, first, found = sum(sizes.values()), 0, dict[str, Linear]()
+    for name, run in sizes.items():
+        rows = model.linear(f"blk.{index}.ssm_in", run * of.num_key_heads, model.hidden_size, first_row=first)
+        found[name] = replace(rows, run=run, gap=together - run)
+        first += run
+    return found
+
+
+def _with_gates(model: Hyperparameters, index: int, of: Recurrence) -> Recurrence:
+    run, stem = of.num_heads // of.num_key_heads, f"blk.{index}.ssm_ba"
+    beta, decay = (
+        replace(model.linear(stem, of.num_heads, model.hidden_size, first_row=first), run=run) for first in (0, run)
+    )
+    return replace(of, are_interleaved=False, beta=beta, decay=decay)

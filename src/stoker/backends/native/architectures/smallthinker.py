@@ -1,5 +1,5 @@
-"""smallthinker: SmallThinker 4B and 21B. Experts are chosen before attention. Three of four layers have a sliding
-window; the first, the fifth and so on have neither window nor RoPE.
+"""smallthinker: experts that are chosen before attention. Three of four layers have a window;
+the first, the fifth and so on see everything and rotate nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 4
 _EVERYTHING, _WINDOW, _STANDS = 0, 1, 2
-"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
+"""Indices of the ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. A model without windows has RoPE in all layers."""
+def describe_smallthinker(model: Hyperparameters) -> DecoderSpec:
+    """SmallThinker 4B and 21B. Without windows, all layers rotate."""
     if not model.num_experts:
         model.refuse("it has no experts")
     rotates = rope(model, RopePairs.HALVES)
