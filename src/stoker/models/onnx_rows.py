@@ -125,8 +125,8 @@ def _gather(source: str) -> bytes:
 
 def _with_chosen(node: _Node, source: str) -> bytes:
     """The node with the chosen rows in the place of all."""
-    view, chosen = cast(memoryview, node.field.value), _CHOSEN.encode()
-    return spell(_NODE, edited(view, 1, lambda name: chosen if name == source.encode() else bytes(name)))
+    view, names = cast(memoryview, node.field.value), {source.encode(): _CHOSEN.encode()}
+    return spell(_NODE, edited(view, 1, lambda name: names.get(bytes(name), bytes(name))))
 
 
 def _with_rows(output: Field) -> bytes:
