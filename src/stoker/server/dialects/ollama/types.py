@@ -306,6 +306,7 @@ OPTION_FIELDS: FieldTable = honoured(
         "use_mlock": Ignored(_AT_START),
         "embedding_only": Ignored(_AT_START),
         "num_thread": Ignored(_AT_START),
+        "draft_num_predict": Ignored(_AT_START),
     },
 )
 """Policies of the fields of `options`."""
