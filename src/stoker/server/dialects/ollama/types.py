@@ -240,10 +240,11 @@ class ThinkingReply(msgspec.Struct, frozen=True, kw_only=True):
 class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     modelfile: str
     parameters: str
-    """Sampling parameters that the model's file recommends or that were given at its creation, one per line."""
+    """Sampling parameters that the model's file recommends or that were given at its creation, one per line; and if the
+    model was loaded, `num_ctx`, the size of the context as served."""
     system: str | UnsetType = UNSET
     template: str
-    """The chat template, in Jinja."""
+    """The chat template, in Jinja; if the model was loaded, the one that the server uses."""
     details: ModelDetails
     model_info: dict[str, Any]
     """The file's metadata."""
