@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
-from stoker.engine.cards import AdapterCard
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.closing import closing_on_error
 from stoker.errors import ModelNotLoaded, Overloaded, StokerError, error_from_code
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
@@ -46,6 +47,8 @@ class ModelStatus:
     """Adapters that were chosen while the server ran; None = the configured ones."""
     unloads: Counter[str]
     """Times that the model was unloaded, by reason: `asked`, `expired`, `evicted`, `replaced`."""
+    last_card: ModelCard | None
+    """Card of the model when it was last unloaded; None = it never was."""
 
     @property
     def model_id(self) -> str:
@@ -101,6 +104,8 @@ class ModelEntry:
         self.changing_adapters = asyncio.Lock()
         """Held while adapters change, and while a new runtime takes them over."""
         self.unloads: Counter[str] = Counter()
+        self.last_card: ModelCard | None = None
+        """Card of the last instance that was taken out; None = none was since the model has its specification."""
         self._clock = clock
         self._waiters: deque[_Waiter] = deque()
         self._is_ordered = False
@@ -148,6 +153,7 @@ class ModelEntry:
             num_loads=self.num_loads,
             adapters=self.adapters,
             unloads=self.unloads,
+            last_card=self.last_card,
         )
 
     def grant(self, keep_alive_s: float | None = None) -> Lease:
@@ -160,6 +166,13 @@ class ModelEntry:
         if keep_alive_s is not None:
             self.keep_alive_s = keep_alive_s
         return self.instance.lease()
+
+    def take_out(self) -> None:
+        """Forgets the instance, which must be there, but not its card."""
+        assert self.instance is not None, "nothing is loaded"
+        with suppress(ModelNotLoaded):  # an adopted runtime may be stopped before it is ready
+            self.last_card = self.instance.served.runtime.card
+        self.instance = None
 
     def order(self) -> None:
         """Marks the model as to be loaded, whether a request waits for it or not."""
@@ -178,7 +191,7 @@ class ModelEntry:
             )
         self._former = self._former or (self.spec, self.adapters)
         if spec.path != self.spec.path:
-            self.adapters = None
+            self.adapters = self.last_card = None
         self.spec, self.is_measured = spec, False
 
     async def wait(self, limit_s: float, keep_alive_s: float | None = None) -> Lease:

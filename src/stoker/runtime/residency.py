@@ -348,7 +348,7 @@ class Residency:
 
     def _take_out(self, entry: ModelEntry, instance: Instance, reason: str, *, drain_s: float) -> asyncio.Task[None]:
         assert entry.instance is instance
-        entry.instance = None
+        entry.take_out()
         entry.unloads[reason] += 1
         task = self._leaving.close_soon(instance, drain_s)
         task.add_done_callback(lambda _task: self.wake())

@@ -72,13 +72,15 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
 
 _NO_ENDPOINT = "unknown endpoint; see GET /openapi.json"
 
-_BASE_URL_HINTS = {
+_HINTS = {
     "/v1/v1/": "leave `/v1` out of the client's base URL: it adds it by itself",
     "/v1/api/": "leave `/v1` out of the client's base URL: Ollama's API has none",
     "/api/api/": "leave `/api` out of the client's base URL: it adds it by itself",
     "//": "the client's base URL ends with one slash too many",
+    "/api/blobs/": "files are not uploaded; put them on the server, and use `stoker create` there",
+    "/api/push": "models are not uploaded to a registry",
 }
-"""Hints for unknown paths, by a part of the path: nearly always the client's base URL is wrong."""
+"""Hints for unknown paths, by a part of the path: usually the client's base URL is wrong."""
 
 _HTTP_CODES = {
     404: "not_found",
@@ -168,7 +170,7 @@ async def on_bug(request: Request, _error: Exception) -> Response:
 
 
 def _no_endpoint(path: str) -> str:
-    hints = [hint for part, hint in _BASE_URL_HINTS.items() if part in path]
+    hints = [hint for part, hint in _HINTS.items() if part in path]
     return "; ".join([_NO_ENDPOINT, *hints])
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from math import inf
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -24,6 +24,8 @@ from tests.waiting import until
 
 
 class CountingRuntime:
+    card: ClassVar[None] = None
+
     def __init__(self) -> None:
         self.calls: list[str] = []
 

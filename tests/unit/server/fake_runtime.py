@@ -217,7 +217,7 @@ class FakeRuntime:
         finally:
             self.held.discard(f"embed-{len(self.embeds)}")
         lengths = [len(given) for given in embed.inputs]
-        size = 1 if embed.query is not None else embed.dimensions or 3
+        size = 1 if embed.query is not None else min(embed.dimensions or 3, 3)
         rows = np.array([[length, 0.5, -0.25][:size] for length in lengths], dtype="<f4")
         return Embedded("q", rows.tobytes(), size, lengths)
 

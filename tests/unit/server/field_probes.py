@@ -201,6 +201,7 @@ SAMPLING_PROBES: dict[str, Probe] = {
     "allowed_token_ids": Probe([1, 2], sampled("allowed_token_ids", [1, 2])),
     "banned_token_ids": Probe([3], sampled("banned_token_ids", [3])),
     "banned_tokens": Probe([6], sampled("banned_token_ids", [6])),
+    "custom_token_bans": Probe("7, 8", sampled("banned_token_ids", [7, 8])),
     "samplers": Probe(["top_k"], lambda x: sampled("top_p", 1)(x) and sampled("top_k", None)(x)),
 }
 """For every field of `SamplingFields`."""

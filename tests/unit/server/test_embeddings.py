@@ -141,6 +141,13 @@ def test_ollama_embed():
     assert runtime.embeds[0].truncates
 
 
+def test_ollama_embed_with_zero_dimensions_has_all():
+    runtime = FakeRuntime()
+    assert post("/api/embed", runtime, model="tiny", input="a", dimensions=0).status_code == 200
+    assert post("/api/embed", runtime, model="tiny", input="a", dimensions=-1).status_code == 400
+    assert [embed.dimensions for embed in runtime.embeds] == [None]
+
+
 @pytest.mark.parametrize("nothing", [{}, {"input": ""}, {"input": []}])
 def test_ollama_embed_of_nothing_only_loads(nothing: dict[str, Any]):
     runtime = FakeRuntime()

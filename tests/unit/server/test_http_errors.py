@@ -164,6 +164,15 @@ def test_path_of_a_wrong_base_url_says_what_is_wrong(path: str, hint: str):
     assert ("base URL" in response.text) == bool(hint)
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/api/blobs/sha256:0123", "files are not uploaded"), ("/api/push", "not uploaded to a registry")],
+)
+def test_upload_is_refused_with_its_reason(path: str, reason: str):
+    response = ask(make_app(FakeRuntime()), "POST", path, json={})
+    assert (response.status_code, reason in response.json()["error"]) == (404, True)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_bug_before_the_response_is_500_and_keeps_the_prompt_out_of_the_log(
     stream: bool, caplog: pytest.LogCaptureFixture

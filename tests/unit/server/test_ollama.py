@@ -94,6 +94,34 @@ def test_whole_chat_and_its_stream():
     assert (last["done"], last["done_reason"]) == (True, "stop")
 
 
+def test_roles_in_capitals_and_messages_without_content():
+    runtime = FakeRuntime()
+    messages: list[dict[str, Any]] = [{"role": "System"}, {"role": "USER", "content": None}, {"role": "Assistant"}]
+    assert chat(runtime, messages=[*messages, *HI]).status_code == 200
+    assert [(m.role, m.content) for m in runtime.rendered[-1][0]] == [
+        ("system", ""),
+        ("user", ""),
+        ("assistant", ""),
+        ("user", "hi"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [{"type": ""}, {"type": None}, {}, {"type": "function"}])
+def test_type_of_a_tool_may_be_empty(kind: dict[str, Any]):
+    runtime = FakeRuntime()
+    tools = [kind | {"function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}]
+    assert chat(runtime, tools=tools).status_code == 200
+    (offered,) = runtime.rendered[-1][1]["tools"]
+    assert (offered["type"], offered["function"]["name"]) == ("function", "now")
+
+
+@pytest.mark.parametrize(("stop", "strings"), [("", ()), ([""], ()), (["", "END"], ("END",))])
+def test_empty_stop_strings_stop_nothing(stop: str | list[str], strings: tuple[str, ...]):
+    runtime = FakeRuntime()
+    assert chat(runtime, options={"stop": stop}).status_code == 200
+    assert runtime.submits[-1].sampling.stop_strings == strings
+
+
 def test_end_at_the_limit():
     runtime = FakeRuntime(lambda submit: ["a", {"text": "b", "finish_reason": "length"}])
     assert chat(runtime, stream=False).json()["done_reason"] == "length"
@@ -363,7 +391,7 @@ def test_option_of_the_wrong_type_is_named():
     assert "`options.top_k`" in response.json()["error"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_predict", 2**40), ("repeat_penalty", 0), ("stop", [""])])
+@pytest.mark.parametrize(("name", "value"), [("num_predict", 2**40), ("repeat_penalty", 0), ("stop", ["x"] * 257)])
 def test_option_out_of_range_is_named_as_the_client_named_it(name: str, value: Any):
     response = option(name, value).response
     assert response.status_code == 400

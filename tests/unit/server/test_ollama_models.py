@@ -124,6 +124,57 @@ def test_model_that_is_not_loaded_is_listed_and_shown(cache: Path, tmp_path: Pat
     assert call(app, "GET", "ps").json() == {"models": []}
 
 
+TOOLS_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{{ tools }}{% endif %}"
+
+
+class ServedFolder(FakeRuntime):
+    """A model in another format than GGUF, with a chat template that the server was started with."""
+
+    @property
+    def card(self) -> ModelCard:
+        return msgspec.structs.replace(CARD, path="", architecture="qwen3", chat_template=TOOLS_TEMPLATE)
+
+
+def test_model_without_a_gguf_file_stays_listed_when_it_is_unloaded(cache: Path, tmp_path: Path):
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(b"12345")
+
+    async def test() -> None:
+        registry = Registry([ModelSpec(names=("graph",), make=lambda _plan: ServedFolder(), path=str(folder))])
+        await registry.start()
+        transport = httpx.ASGITransport(app=create_app(registry, ServerConfig()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+
+            async def seen() -> tuple[Any, Any]:
+                (tag,) = (await client.get("/api/tags")).json()["models"]
+                return tag, (await client.post("/api/show", json={"model": "graph"})).json()
+
+            tag, shown = await seen()
+            assert (tag["name"], tag["size"], tag["capabilities"]) == ("graph:latest", 5, [])
+            assert (shown["capabilities"], shown["template"]) == ([], "")
+            await client.post("/api/generate", json={"model": "graph"})
+            loaded = await seen()
+            await client.post("/models/unload", json={"model": "graph", "wait": True})
+            assert (await client.get("/api/ps")).json() == {"models": []}
+            assert await seen() == loaded
+            tag, shown = loaded
+            assert tag["details"]["family"] == "qwen3"
+            assert tag["capabilities"] == shown["capabilities"] == ["completion", "insert", "tools"]
+            assert shown["template"] == TOOLS_TEMPLATE
+        await registry.close()
+
+    run(test())
+
+
+def test_show_tells_how_a_file_is_served(download: Path):
+    plain = call(make_app(FakeRuntime()), "POST", "show", model=HUB_NAME).json()
+    served = call(serving(download, "own"), "POST", "show", model="own").json()
+    assert "num_ctx" not in plain["parameters"]
+    assert served["parameters"].splitlines()[-1] == f"num_ctx {CARD.context_size}"
+    assert served["model_info"] == plain["model_info"], "the length of the trained context among it"
+
+
 def test_damaged_download_does_not_break_the_list(download: Path):
     status = download.stat()
     download.write_bytes(b"x" * status.st_size)

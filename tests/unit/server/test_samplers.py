@@ -70,6 +70,12 @@ def test_typical_is_typ_p_by_all_its_names():
         assert numbers(sampling([name], typical_p=0.5)) == OFF | {"typical_p": 0.5}
 
 
+def test_a_second_spelling_of_a_stage_changes_nothing():
+    presets = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "tfs_z", "typical_p", "top_p", "temperature"]
+    given = {"typical_p": 0.5, "top_k": 7}
+    assert sampling(presets, **given) == sampling([name for name in presets if name != "typical_p"], **given)
+
+
 def test_infill_is_on_only_if_it_is_named():
     assert sampling(["top_k", "infill"]).infill is True
     assert sampling("ki").infill is True
@@ -89,6 +95,26 @@ def test_another_order_is_an_error_that_says_ours(names: list[str] | str):
 def test_a_stage_that_the_request_switches_off_may_stand_anywhere():
     assert numbers(sampling(["min_p", "top_k", "top_p"], min_p=0)) == OFF | {"top_k": None, "top_p": None}
     assert error(["min_p", "top_k", "top_p"], min_p=0.1)["param"] == "samplers"
+
+
+@pytest.mark.parametrize(
+    ("given", "banned"),
+    [
+        ({"custom_token_bans": ""}, None),
+        ({"custom_token_bans": []}, None),
+        ({"custom_token_bans": "3,4"}, (3, 4)),
+        ({"custom_token_bans": [3, 4]}, (3, 4)),
+        ({"custom_token_bans": " 3, 4,", "banned_tokens": [5]}, (5, 3, 4)),
+    ],
+)
+def test_tokens_are_banned_by_a_text_with_commas(given: dict[str, Any], banned: tuple[int, ...] | None):
+    found = sampling(None, **given).banned_token_ids
+    assert (None if found is None else tuple(found)) == banned
+
+
+@pytest.mark.parametrize("wrong", ["3;4", "-1", "a", [-1], "9" * 19])
+def test_a_text_with_commas_has_token_ids_only(wrong: str | list[int]):
+    assert error(None, custom_token_bans=wrong)["param"] == "custom_token_bans"
 
 
 @pytest.mark.parametrize("names", [["top_kk"], [""], "q", ["top_k", "mirostat"]])

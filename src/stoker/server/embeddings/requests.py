@@ -124,7 +124,7 @@ def ollama_embed_request(
         texts, parameter, truncates, dimensions = wire.prompt, "prompt", True, None
     else:
         texts, parameter, truncates = wire.input, "input", wire.truncate is not False
-        dimensions = _dimensions(wire.dimensions)
+        dimensions = _dimensions(wire.dimensions or None)  # in Ollama 0 means "not given"
     if not texts:
         return None
     return Embed(

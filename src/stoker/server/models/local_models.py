@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.engine.cards import AdapterCard
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.errors import InvalidInput, ModelFileNotFound, ModelNotFound
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.catalog import CATALOG, HUB_PREFIX
@@ -32,6 +32,8 @@ class LocalModel:
     size_bytes: int
     served: ServedModel | None = None
     """The loaded model; None = the model is not loaded."""
+    card: ModelCard | None = None
+    """Card of the model, from when it was last unloaded if it is not loaded; None = it never was loaded."""
     names: tuple[str, ...] = ()
     """The registry's names for the model; empty if the registry does not know the model."""
     adapter: AdapterCard | None = None
@@ -176,15 +178,23 @@ def pullable(name: str) -> str:
 
 
 def _registered(status: ModelStatus, name: str) -> LocalModel | None:
-    """A model of the registry; None if the model is not loaded and its file no longer exists."""
+    """A model of the registry; None if the model is not loaded and its file or folder no longer exists."""
     names, served = status.spec.names, status.served
     if served is not None:
         card = served.runtime.card
-        return LocalModel(name, Path(card.path), card.size_bytes, served, names)
-    path = Path(status.spec.path)
-    if not path.is_file():
+        return LocalModel(name, Path(card.path), card.size_bytes, served, card, names)
+    card, path = status.last_card, Path(status.spec.path)
+    if status.spec.path and not path.exists():
         return None
-    return LocalModel(name, path, sum(part.stat().st_size for part in part_paths(path) if part.is_file()), None, names)
+    size_bytes = _size_on_disk(status.spec.path) if card is None else card.size_bytes
+    return LocalModel(name, path, size_bytes, None, card, names)
+
+
+def _size_on_disk(path: str) -> int:
+    if not path:
+        return 0
+    files = Path(path).rglob("*") if Path(path).is_dir() else part_paths(Path(path))
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _names_with(status: ModelStatus, adapter: AdapterCard) -> tuple[str, ...]:

@@ -66,6 +66,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     banned_token_ids: list[Int] | None = None
     """Tokens that are never generated. `banned_tokens` means the same."""
     banned_tokens: list[Int] | None = None
+    custom_token_bans: str | list[Int] | None = None
+    """Further tokens that are never generated: a list, or a text with commas, as SillyTavern sends it."""
     samplers: str | list[str] | None = None
     """Sampling stages to use, in llama-server's usual order: names, or their letters in one string."""
 

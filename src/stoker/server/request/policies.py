@@ -27,7 +27,6 @@ SHARED: FieldTable = {
     "tfs": Refused("this sampling stage is not available; `typical_p` has a similar effect", (1,)),
     "tfs_z": Refused("this sampling stage is not available; `typical_p` has a similar effect", (1,)),
     "smoothing_factor": Refused("this sampling stage is not available", (0,)),
-    "custom_token_bans": Refused("ban token ids with `banned_token_ids`", _OFF),
     "banned_strings": Refused("ban token ids with `banned_token_ids`", _OFF),
     "force_cpu": Ignored("the device of a model is set when it is loaded"),
     "model_version": Ignored("a model has one version here"),

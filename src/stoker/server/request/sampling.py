@@ -4,6 +4,7 @@ The list of sampling stages (`samplers`) is converted too."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -37,7 +38,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "repetition_penalty": _PENALTY,
     "penalty_last_n": ("repeat_last_n",),
     "stop_token_ids": _STOP_IDS,
-    "banned_token_ids": _BANNED,
+    "banned_token_ids": (*_BANNED, "custom_token_bans"),
 }
 """Fields of requests that set a field of `SamplingParams`, by the name of the field in `SamplingParams`."""
 
@@ -90,9 +91,9 @@ def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mappin
         penalty_last_n=fields.repeat_last_n,
         max_tokens=_one_of(fields, *_MAX_TOKENS),
         stop_token_ids=_one_of(fields, *_STOP_IDS),
-        banned_token_ids=_one_of(fields, *_BANNED),
+        banned_token_ids=_banned(fields),
         seed=_seed(fields.seed),
-        stop=fields.stop if "stop" in words else _without_empty(fields.stop),
+        stop=fields.stop if "stop" in words else without_empty(fields.stop),
         logit_bias={int(key): bias for key, bias in _biases(fields) if _is_token_id(key)} or None,
         logprobs=logprobs,
     )
@@ -128,11 +129,23 @@ def _reworded(error: InvalidInput, fields: SamplingFields, words: Mapping[str, s
     return InvalidInput(error.message.replace(f"`{own}`", f"`{name}`"), parameter=name)
 
 
-def _without_empty(stop: str | list[str] | None) -> str | list[str] | None:
+def without_empty(stop: str | list[str] | None) -> str | list[str] | None:
     """Drops empty stop strings, as llama-server does. Anthropic's API refuses them, so it does not use this."""
     if isinstance(stop, list):
         return [text for text in stop if text]
     return stop or None
+
+
+def _banned(fields: SamplingFields) -> list[int] | None:
+    banned, further = _one_of(fields, *_BANNED), fields.custom_token_bans
+    if not further:
+        return banned
+    texts = further.split(",") if isinstance(further, str) else map(str, further)
+    ids = [text.strip() for text in texts if text.strip()]
+    if wrong := [text for text in ids if not re.fullmatch("[0-9]{1,18}", text)]:
+        message = f"`custom_token_bans`: {wrong[0][:40]!r} is not a token id"
+        raise InvalidInput(message, parameter="custom_token_bans")
+    return [*(banned or ()), *map(int, ids)]
 
 
 def _one_of(fields: SamplingFields, *names: str) -> Any:
@@ -250,4 +263,10 @@ def _names(samplers: str | Sequence[str]) -> list[str]:
     if unknown := [name for name in asked if name not in known]:
         message = f"`samplers` names {unknown[0][:40]!r}, which is not a sampling stage; there are {', '.join(_STAGES)}"
         raise UnsupportedParameter(message, parameter="samplers")
-    return [known[name] for name in asked]
+    return [known[name] for name in _spelled_once(asked, known)]
+
+
+def _spelled_once(asked: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """The names without other spellings of a stage that is named already: SillyTavern sends `typ_p` and `typical_p`."""
+    first: dict[str, str] = {}
+    return [name for name in asked if first.setdefault(known[name], name) == name]

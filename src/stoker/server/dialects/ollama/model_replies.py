@@ -35,6 +35,8 @@ _MAX_LISTED = 64
 
 _EPOCH = datetime.fromtimestamp(0, UTC).isoformat()
 
+_UNKNOWN = ModelDetails(format="", family="", families=[], parameter_size="", quantization_level="", context_length=0)
+
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
@@ -138,6 +140,32 @@ def card_details(card: ModelCard) -> ModelDetails:
     )
 
 
+def card_tag(name: str, card: ModelCard) -> TagEntry:
+    """The list entry of a model that has no GGUF file, from its card."""
+    return TagEntry(
+        name=name,
+        model=name,
+        modified_at=_date(card.created),
+        size=card.size_bytes,
+        digest=card_digest(card),
+        details=card_details(card),
+        capabilities=card_capabilities(card).names,
+    )
+
+
+def bare_tag(name: str, size_bytes: int) -> TagEntry:
+    """The list entry of a model that has no GGUF file and was never loaded, so that nothing else is known of it."""
+    return TagEntry(
+        name=name,
+        model=name,
+        modified_at=_EPOCH,
+        size=size_bytes,
+        digest=hashlib.sha256(name.encode()).hexdigest(),
+        details=_UNKNOWN,
+        capabilities=(),
+    )
+
+
 def card_digest(card: ModelCard) -> str:
     """The digest of a served model's file, or of its name if it has no file."""
     file = on_disk(Path(card.path)) if card.path else None
@@ -179,9 +207,53 @@ def show_card(card: ModelCard) -> ShowReply:
         model_info={"general.architecture": card.architecture, **context},
         capabilities=known.names,
         thinking=thinking_values(card.chat_template, known.tool_format) or UNSET,
-        modified_at=datetime.fromtimestamp(card.created, UTC).isoformat(),
+        modified_at=_date(card.created),
         license="",
     )
+
+
+def show_bare() -> ShowReply:
+    """The reply of `/api/show` for a model that has no GGUF file and was never loaded."""
+    return ShowReply(
+        modelfile="",
+        parameters="",
+        template="",
+        details=_UNKNOWN,
+        model_info={},
+        capabilities=(),
+        modified_at=_EPOCH,
+        license="",
+    )
+
+
+def show_served(reply: ShowReply, card: ModelCard) -> ShowReply:
+    """The reply of `/api/show` with what the server adds to a file: the settings with which it loads the model.
+
+    The size of the context is shown as a parameter: clients such as Continue read it there. Otherwise they would take
+    the length of the context that the model was trained with, which may be more than the server takes.
+    """
+    known = card_capabilities(card)
+    lines = [line for line in reply.parameters.splitlines() if not line.startswith("num_ctx ")]
+    return msgspec.structs.replace(
+        reply,
+        parameters="\n".join([*lines, f"num_ctx {card.context_size}"]),
+        template=card.chat_template or "",
+        capabilities=known.names,
+        thinking=thinking_values(card.chat_template, known.tool_format) or UNSET,
+    )
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether the file is a GGUF file, by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,6 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Scope
 
-from stoker.chat.capabilities import card_capabilities
 from stoker.engine.health import IDLE
 from stoker.errors import InvalidInput, StokerError
 from stoker.models.presets import read_presets
@@ -17,11 +16,16 @@ from stoker.models.store import resolve
 from stoker.runtime.registry import ModelStatus, ServedModel
 from stoker.server.api import Call, Router
 from stoker.server.dialects.ollama.model_replies import (
+    bare_tag,
     card_details,
     card_digest,
+    card_tag,
+    is_gguf,
+    show_bare,
     show_card,
     show_file,
     show_preset,
+    show_served,
     show_with,
     tag_entry,
     tag_with,
@@ -200,37 +204,32 @@ def _tag(model: LocalModel) -> TagEntry | None:
 
 
 def _plain_tag(model: LocalModel, name: str) -> TagEntry | None:
-    entry = tag_entry(name, model.path, model.size_bytes)
-    if model.served is None:
-        return entry
-    capabilities = card_capabilities(model.served.runtime.card).names
-    if entry is not None:
-        return msgspec.structs.replace(entry, capabilities=capabilities)
-    running = _running(model.served)
-    return TagEntry(
-        name=ollama_name(name),
-        model=ollama_name(name),
-        modified_at=_NEVER,
-        size=running.size,
-        digest=running.digest,
-        details=running.details,
-        capabilities=capabilities,
-    )
+    name, entry = ollama_name(name), tag_entry(name, model.path, model.size_bytes)
+    if model.card is not None:
+        known = card_tag(name, model.card)
+        return known if entry is None else msgspec.structs.replace(entry, capabilities=known.capabilities)
+    return bare_tag(name, model.size_bytes) if entry is None and _has_no_gguf(model) else entry
+
+
+def _has_no_gguf(model: LocalModel) -> bool:
+    """Whether the registry's model is in another format, so that it can be served although its file is no GGUF file."""
+    return bool(model.names) and (model.path.is_dir() or model.path.suffix.lower() == ".onnx")
 
 
 def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
     model = models.find(name)
-    if model.served is not None and not model.path.is_file():
-        reply = show_card(model.served.runtime.card)
-    else:
-        reply = show_file(model.path, verbose=verbose)
-        if model.served is not None:
-            capabilities = card_capabilities(model.served.runtime.card).names
-            reply = msgspec.structs.replace(reply, capabilities=capabilities)
+    reply = _plain_show(model, verbose=verbose)
     preset = read_presets().get(name)
     if preset is not None:
         return show_preset(reply, preset)
     return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
+
+
+def _plain_show(model: LocalModel, *, verbose: bool) -> ShowReply:
+    if model.card is not None:
+        base = show_file(model.path, verbose=verbose) if is_gguf(model.path) else show_card(model.card)
+        return show_served(base, model.card)
+    return show_bare() if _has_no_gguf(model) else show_file(model.path, verbose=verbose)
 
 
 def _is_ready(served: ServedModel | None) -> bool:

@@ -28,7 +28,7 @@ from stoker.server.request.chat import top_logprobs
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.infill import infill_prompt
 from stoker.server.request.request import Caller, generation_request
-from stoker.server.request.sampling import sampling_params
+from stoker.server.request.sampling import sampling_params, without_empty
 from stoker.text.media_parts import MediaPart, media_from_base64
 from stoker.text.messages import Message, message_from_dict, messages_from_dicts
 
@@ -86,6 +86,7 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
     )
     if fields.num_predict is not None and fields.num_predict <= 0:  # in Ollama only a positive number is a limit
         fields = msgspec.structs.replace(fields, num_predict=NO_LIMIT)
+    fields = msgspec.structs.replace(fields, stop=without_empty(fields.stop))
     sampling = sampling_params(fields, _logprobs(wire), _WORDS)
     plan = rendered.plan or Plan(prompt="", outline=_outline(wire))
     return generation_request(
@@ -105,7 +106,7 @@ def render_chat(wire: ChatRequest, runtime: Runtime, thoughts: Thoughts) -> Rend
     is_begun = messages[-1].role == "assistant"
     asked = Conversation(
         messages=messages,
-        tools=tools_of(wire.tools),
+        tools=tools_of([_typed(tool) for tool in wire.tools or ()]),
         thinking=_thinking(wire),
         grammar=_grammar(wire),
         add_generation_prompt=not is_begun,
@@ -148,10 +149,23 @@ def _system(wire: GenerateRequest) -> list[Message]:
     return [message_from_dict({"role": "system", "content": wire.system}, "system")] if wire.system else []
 
 
+def _typed(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tool with a type. Clients in Go send an empty one if it is not set, and Ollama does not look at it."""
+    return tool if tool.get("type") else {**tool, "type": "function"}
+
+
 def _as_openai(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Converts a message to OpenAI's shape: Ollama has `tool_name` for `name`, and images beside the text."""
+    """Converts a message to OpenAI's shape.
+
+    Ollama has `tool_name` for `name`, and images beside the text. It also takes roles in capitals, and messages without
+    content.
+    """
     message = {name: value for name, value in raw.items() if name not in ("images", "tool_name")}
     message = _with_images(message, raw.get("images"), f"messages[{index}].images")
+    if isinstance(role := message.get("role"), str):
+        message["role"] = role.lower()
+    if message.get("content") is None and not message.get("tool_calls"):
+        message["content"] = ""
     return message if raw.get("tool_name") is None else {**message, "name": raw["tool_name"]}
 
 

@@ -240,10 +240,11 @@ class ThinkingReply(msgspec.Struct, frozen=True, kw_only=True):
 class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     modelfile: str
     parameters: str
-    """Sampling parameters that the model's file recommends or that were given at its creation, one per line."""
+    """Sampling parameters that the model's file recommends or that were given at its creation, one per line; and if the
+    model was loaded, `num_ctx`, the size of the context as served."""
     system: str | UnsetType = UNSET
     template: str
-    """The chat template, in Jinja."""
+    """The chat template, in Jinja; if the model was loaded, the one that the server uses."""
     details: ModelDetails
     model_info: dict[str, Any]
     """The file's metadata."""
@@ -306,6 +307,7 @@ OPTION_FIELDS: FieldTable = honoured(
         "use_mlock": Ignored(_AT_START),
         "embedding_only": Ignored(_AT_START),
         "num_thread": Ignored(_AT_START),
+        "draft_num_predict": Ignored(_AT_START),
     },
 )
 """Policies of the fields of `options`."""
