@@ -1,4 +1,4 @@
-"""Which architectures there are. A function of each turns a file's metadata into a `DecoderSpec`."""
+"""The supported architectures. For each, a function of a module here turns a file's metadata into a `DecoderSpec`."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _MODULES: Mapping[str, str] = {
     ),
     "smallthinker": "smallthinker",
 }
-"""By module of this folder the architectures that it describes."""
+"""For each module of this folder, the architectures (`general.architecture`) that it describes."""
 ARCHITECTURES: Mapping[str, str] = {
     name: f"{module}.describe_{name.replace('-', '_')}" for module, names in _MODULES.items() for name in names.split()
 }
-"""For each architecture, the module of this folder that describes it, and the function. A module is imported when a
-file needs it: all of them together take longer than an engine's other imports.
+"""For each architecture, the module of this folder that describes it, and its function. A module is imported when a
+file needs it: importing all of them takes longer than the other imports of an engine.
 """
 
 _ELSEWHERE: Mapping[str, str] = {
@@ -75,7 +75,7 @@ _ELSEWHERE: Mapping[str, str] = {
     ),
 }
 ELSEWHERE: Mapping[str, str] = {name: reason for reason, names in _ELSEWHERE.items() for name in names.split()}
-"""Architectures that libllama knows and this backend does not, by `general.architecture` the reason."""
+"""Architectures that libllama supports and this backend does not: the reason, by `general.architecture`."""
 
 
 def describing(architecture: str) -> Describe | None:
@@ -88,14 +88,14 @@ def describing(architecture: str) -> Describe | None:
 
 
 def describe_decoder(parts: ModelParts, context_size: int) -> DecoderSpec:
-    """The decoder that a file describes. Whether its tensors are really like that is not looked at.
+    """The decoder that the metadata of a file describes. The tensors are not checked.
 
     Args:
         parts: the files of the model.
-        context_size: longest sequence that will be computed, in tokens; LongRoPE has other numbers for long ones.
+        context_size: length of the longest sequence, in tokens; LongRoPE has other divisors for long contexts.
 
     Raises:
-        ModelUnsupported: the architecture, or something in it, is not known here.
+        ModelUnsupported: the architecture, or something in the file, is not supported.
         ModelFileInvalid: the file contradicts itself.
     """
     file = parts.first

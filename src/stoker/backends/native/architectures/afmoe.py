@@ -1,5 +1,5 @@
-"""afmoe: gated attention between norms, windows in three of four layers, each fourth rotates nothing; the first
-layers are dense, the others have experts beside a shared block.
+"""afmoe: gated attention, norms before and after attention and feed-forward, sliding windows in three of four layers,
+no RoPE in every fourth; the first layers are dense, the others have experts and a shared expert.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _EVERYTHING, _WINDOW, _STANDS = 0, 1, 2
-"""Indices of the ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe_afmoe(model: Hyperparameters) -> DecoderSpec:

@@ -1,11 +1,12 @@
-"""bert, nomic-bert, nomic-bert-moe, jina-bert-v2, jina-bert-v3: encoders with norms after each addition.
+"""bert, nomic-bert, nomic-bert-moe, jina-bert-v2, jina-bert-v3: encoders with norms after each residual addition.
 
 ```
 x = attention_output_norm(x + attention(x))
 x = layer_output_norm(x + feed_forward(x))
 ```
 
-As layers with norms in front: the norm after a layer is the norm before its successor, and replaces x.
+Described as layers with norms before their parts: the norm after a layer is the first norm of the next layer. The
+results of norms replace x in the residual stream.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from stoker.backends.native.spec import Activation, DecoderSpec, Layer, NormKind
 
 
 def describe_bert(model: Hyperparameters) -> DecoderSpec:
-    """BERT, MiniLM, BGE, XLM-RoBERTa, bge-m3. See `describe_decoder`; tables begin with the first position."""
+    """BERT, MiniLM, BGE, XLM-RoBERTa, bge-m3. The table of positions starts at position 0."""
     positions = model.table("position_embd.weight", model.trained_context)
     ropes = (no_rope(RopePairs.HALVES, 0),)
     return _encoder(model, ropes=ropes, positions=positions, activation=Activation.GELU_ALONE)
 
 
 def describe_nomic_bert(model: Hyperparameters) -> DecoderSpec:
-    """Nomic Embed 1. See `describe_decoder`: a gate with SiLU, and rotations."""
+    """Nomic Embed 1. A feed-forward with a SiLU gate, and RoPE."""
     return _encoder(model, ropes=(rope(model, RopePairs.HALVES),))
 
 
 def describe_nomic_bert_moe(model: Hyperparameters) -> DecoderSpec:
-    """Nomic Embed 2. See `describe_decoder`: each so-many-th layer has experts in place of the feed-forward."""
+    """Nomic Embed 2. RoPE; of every `moe_every_n_layers` layers, the second has experts and no dense feed-forward."""
     period = model.integer("moe_every_n_layers", 0, low=0)
 
     def make(model: Hyperparameters, index: int, **norms: Any) -> Layer:
@@ -48,14 +49,14 @@ def describe_nomic_bert_moe(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_jina_bert_v2(model: Hyperparameters) -> DecoderSpec:
-    """Jina Embeddings 2. See `describe_decoder`: scores fall with the distance, by another slope in each head."""
+    """Jina Embeddings 2. ALiBi in place of the table of positions, and a GELU gate."""
     ropes = (no_rope(RopePairs.HALVES, 0),)
     slopes = distance_slopes(model.num_heads)
     return _encoder(model, ropes=ropes, activation=Activation.GELU, distance_slopes=slopes)
 
 
 def describe_jina_bert_v3(model: Hyperparameters) -> DecoderSpec:
-    """Jina Embeddings 3. See `describe_decoder`: rotations in place of the table of positions."""
+    """Jina Embeddings 3. RoPE in place of the table of positions."""
     ropes = (rope(model, RopePairs.HALVES),)
     return _encoder(model, ropes=ropes, activation=Activation.GELU_ALONE)
 
@@ -87,6 +88,6 @@ def _encoder(
 
 
 def _norms(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """By the names of `Layer`."""
+    """The norms of a layer, as fields of `Layer`."""
     before = model.biased_norm(f"blk.{index - 1}.layer_output_norm") if index else None
     return {"attention_norm": before, "feed_forward_norm": model.biased_norm(f"blk.{index}.attn_output_norm")}

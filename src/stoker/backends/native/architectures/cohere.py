@@ -1,4 +1,4 @@
-"""Command R: attention and feed-forward side by side, norms that take the mean away."""
+"""Command R and its successors: attention and feed-forward are parallel, and layer norms have no biases."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe_command_r(model: Hyperparameters) -> DecoderSpec:
-    """Command R. The largest, whose heads have norms that take the mean away, is refused for these."""
+    """Command R. The largest model is refused, because its heads have layer norms."""
     norm = model.norm("output_norm", scale=model.optional_number("logit_scale") or 1.0)
     return plain_decoder(model, RopePairs.ADJACENT, _layer, norm=NormKind.LAYER, output_norm=norm)
 
 
 def describe_cohere2(model: Hyperparameters) -> DecoderSpec:
-    """Command R7B and Command A. Each fourth layer sees everything and rotates nothing."""
+    """Command R7B and Command A. Sliding windows and RoPE in all but every fourth layer."""
 
     def make(model: Hyperparameters, index: int, window: int | None) -> Layer:
         return _layer(model, index, rope=_ROTATES if window else _STANDS, window=window)

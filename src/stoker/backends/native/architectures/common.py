@@ -1,4 +1,4 @@
-"""The parts that most decoders share; what distinguishes one from the other is in its own module."""
+"""The parts of descriptions that most decoders share. What is special about an architecture is in its own module."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from stoker.backends.native.rope import Rope, RopeScaling, scaled_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer
 
 Make: TypeAlias = Callable[[Hyperparameters, int], Layer]
-"""A layer from its index."""
+"""Makes a layer from its index."""
 
 WITHOUT_FEED_FORWARD: dict[str, Any] = dict.fromkeys(("feed_forward_norm", "gate", "up", "down"))
-"""What a layer without a feed-forward lacks, by the names of `Layer`."""
+"""Fields of `Layer` that a layer without a feed-forward lacks."""
 
 DIVISORS = "rope_freqs.weight"
-"""What Llama 3, and who borrowed it, divides frequencies by."""
+"""Tensor with divisors of RoPE frequencies: Llama 3, and models that adopted its RoPE scaling."""
 SHORT_DIVISORS, LONG_DIVISORS = "rope_factors_short.weight", "rope_factors_long.weight"
-"""Of LongRoPE."""
+"""Tensors with the divisors of LongRoPE."""
 
 _MAX_SCALE = 1e6
 _MAX_SLOPE_BITS = 8.0
-"""The head with the smallest slope loses 2^-8 of a position."""
+"""The smallest ALiBi slope is 2^-8 per position."""
 _BETAS = {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
 
 
 def decoder(model: Hyperparameters, *, ropes: tuple[Rope, ...], layers: tuple[Layer, ...], **more: Any) -> DecoderSpec:
-    """A decoder with SiLU, heads scaled by their size, and a head of its own if the file has one.
+    """A decoder; by default with SiLU, scores scaled by the head size, and an output head if the file has one.
 
     Args:
         model: the file.
-        ropes: one per kind of layer.
+        ropes: rotations; `Layer.rope` is an index into them.
         layers: first to last.
-        more: whatever is different, by the names of `DecoderSpec`.
+        more: fields of `DecoderSpec` that differ from the defaults.
 
     Raises:
-        ModelUnsupported: no layer sees other positions.
+        ModelUnsupported: no layer has attention or a recurrence; or the file asks for bidirectional attention, and a
+            layer has a window or a recurrence.
     """
     if all(layer.heads is None and layer.recurrence is None for layer in layers):
         model.refuse("no layer has attention, or a state in its place")
@@ -74,18 +75,18 @@ def scaled_decoder(
 ) -> DecoderSpec:
     """A `decoder` in which everything that a layer adds is multiplied by `residual_scale`.
 
-    The stream is kept divided by it instead. Only norms see it, which make it one size anyway once their epsilon
-    is divided by the square.
+    Equivalently, the residual stream is stored divided by it. Only norms read the stream, and they normalize its
+    length; their epsilon is divided by the square.
 
     Args:
         model: the file.
-        embedding_scale: of the embedding.
-        residual_scale: of the output of attention and of feed-forward.
-        logit_divisor: of the logits.
-        more: as in `decoder`.
+        embedding_scale: factor of the embedding.
+        residual_scale: factor of the outputs of attention and feed-forward.
+        logit_divisor: divisor of the logits.
+        more: see `decoder`.
 
     Raises:
-        ModelFileInvalid: numbers would leave what floats can say.
+        ModelFileInvalid: a scale is not between 1e-6 and 1e6.
     """
     for scale in (embedding_scale, residual_scale, logit_divisor):
         if not 1 / _MAX_SCALE <= scale <= _MAX_SCALE:
@@ -109,15 +110,15 @@ def rope(
     base: float | None = None,
     scaling: RopeScaling | None = None,
 ) -> Rope:
-    """The rotation that the file describes.
+    """The RoPE that the file describes.
 
     Args:
         model: the file.
-        pairs: which elements belong together.
-        dim: how many elements of a head are rotated, where not all layers are alike.
-        divisors: the tensor that has them; nothing if it is not there.
-        base: another one than the file's own.
-        scaling: another one than the file's own.
+        pairs: which elements of a head are rotated together.
+        dim: number of rotated elements of a head, if it differs between layers.
+        divisors: name of the tensor with divisors of the frequencies, which the file may lack.
+        base: base to use instead of the file's.
+        scaling: scaling to use instead of the file's.
     """
     return scaled_rope(
         pairs=pairs,
@@ -129,16 +130,16 @@ def rope(
 
 
 def long_rope(model: Hyperparameters, pairs: RopePairs, *, dim: int | None = None) -> Rope:
-    """The rotation of a model with LongRoPE: divisors for contexts as it was trained first, others for longer ones."""
+    """The RoPE of a model with LongRoPE: one set of divisors up to the original context, another for longer ones."""
     is_long = model.context_size > model.rope_scaling().original_context
     return rope(model, pairs, dim=dim, divisors=LONG_DIVISORS if is_long else SHORT_DIVISORS)
 
 
 def check_betas(model: Hyperparameters) -> None:
-    """Refuses a file in which YaRN leaves or stretches other frequencies than usual.
+    """Refuses a file with unusual `beta_fast` or `beta_slow` of YaRN, the bounds of the stretched frequencies.
 
     Raises:
-        ModelUnsupported: it is one.
+        ModelUnsupported: one of them is not the usual one.
     """
     for suffix, usual in _BETAS.items():
         if model.number(suffix, usual) != usual:
@@ -146,18 +147,18 @@ def check_betas(model: Hyperparameters) -> None:
 
 
 def plain_scaling(model: Hyperparameters) -> RopeScaling:
-    """Of layers that are not stretched, whatever the others are."""
+    """The RoPE scaling of layers whose context is not stretched, whatever the scaling of other layers."""
     return RopeScaling(original_context=model.rope_scaling().original_context)
 
 
 def sectioned_rope(model: Hyperparameters, *, is_interleaved: bool, base: float | None = None) -> Rope:
-    """The rotation of a model that sees, along three axes: each section of the pairs turns by the position along one.
+    """M-RoPE of a vision model: sections of the pairs are rotated by positions along three axes (time, row, column).
 
     Args:
         model: the file.
-        is_interleaved: pairs of the three axes take turns, as far as their sections go; otherwise one section follows
+        is_interleaved: pairs of the three axes alternate, as far as their sections go; otherwise one section follows
             the other.
-        base: another one than the file's own.
+        base: base to use instead of the file's.
     """
     *sections, fourth = model.sections("rope.dimension_sections", 4)
     if fourth:
@@ -177,11 +178,11 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
     Args:
         model: the file.
-        index: which layer.
-        more: whatever it has besides, by the names of `Layer`.
+        index: index of the layer.
+        more: further fields of `Layer`, or other values than the defaults.
 
     Raises:
-        ModelFileInvalid: it has no heads of keys and values, and nothing in their place.
+        ModelFileInvalid: the layer has no heads of keys and values, and no recurrence.
         ModelUnsupported: the model has experts, and `more` does not describe them.
     """
     if model.num_experts and "experts" not in more:
@@ -203,13 +204,13 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
 
 def layer_without_gate(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A `layer` whose feed-forward is one matrix, an activation and another matrix, in a file `up` and `down`."""
+    """A `layer` with a feed-forward without gate: a matrix, an activation, a matrix; `up` and `down` in the file."""
     only = model.linear(f"blk.{index}.ffn_up", model.feed_forward_sizes[index], model.hidden_size)
     return layer(model, index, gate=only, up=None, **more)
 
 
 def head_norms(model: Hyperparameters, index: int, kind: HeadNorms = HeadNorms.BEFORE_ROPE) -> dict[str, Any]:
-    """The norms of queries and keys, by the names of `Layer`."""
+    """The norms of queries and keys (QK norm), as fields of `Layer`."""
     block, heads = f"blk.{index}", model.heads[index]
     num, num_kv = (heads.num, heads.num_kv) if kind is HeadNorms.WHOLE_ROW else (1, 1)
     return {
@@ -225,12 +226,12 @@ def layer_with_head_norms(model: Hyperparameters, index: int, **more: Any) -> La
 
 
 def layer_between_norms(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer whose attention and feed-forward have a norm behind them, too."""
+    """A layer with norms both before and after attention and feed-forward."""
     return layer(model, index, **post_norms(model, index), **more)
 
 
 def post_norms(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The norms behind attention and feed-forward, by the names of `Layer`."""
+    """The norms after attention and feed-forward, as fields of `Layer`."""
     block = f"blk.{index}"
     return {
         "post_attention_norm": model.norm(f"{block}.post_attention_norm"),
@@ -239,16 +240,16 @@ def post_norms(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def layers(model: Hyperparameters, make: Callable[..., Layer] = layer, *each: Sequence[Any]) -> tuple[Layer, ...]:
-    """All layers, each made in the same way from its index and what `each` has for it."""
+    """All layers; `make` makes each from its index and the layer's value in each sequence of `each`."""
     return tuple(make(model, *values) for values in zip(range(model.num_layers), *each, strict=True))
 
 
 def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
-    """Which layers have the window: all but each so-many-th, or as the file lists them; a period of 0 spares none.
+    """Whether each layer has the sliding window: as the file lists it, or all but every `period`-th; 0 = all.
 
     Args:
         model: the file.
-        period: of a file that says nothing.
+        period: used if the file has none.
     """
     listed = model.flags_of_layers("attention.sliding_window_pattern")
     if listed is not None:
@@ -258,12 +259,12 @@ def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
 
 
 def windows(model: Hyperparameters, period: int, usual: int | None = None) -> list[int | None]:
-    """The window of each layer; None = the layer sees everything.
+    """The sliding window of each layer, in tokens; None = the layer has full attention.
 
     Args:
         model: the file.
-        period: as in `windowed_layers`.
-        usual: of a file that does not say how large the window is; 0 = then there is none, None = it must say so.
+        period: see `windowed_layers`.
+        usual: the window if the file does not give its size; 0 = no layer has one, None = a missing size is an error.
     """
     is_windowed = windowed_layers(model, period)
     window = model.integer("attention.sliding_window", usual, low=0 if usual == 0 else 1, high=2**31 - 1)
@@ -273,14 +274,14 @@ def windows(model: Hyperparameters, period: int, usual: int | None = None) -> li
 def plain_decoder(
     model: Hyperparameters, rotation: RopePairs | Rope, make: Make = layer, *, divisors: str = "", **more: Any
 ) -> DecoderSpec:
-    """A `decoder` with one rotation, whose layers are all made in the same way.
+    """A `decoder` with one RoPE for all layers, which are all made by `make`.
 
     Args:
         model: the file.
-        rotation: or which elements belong together in that of the file.
-        make: a layer from its index.
-        divisors: as in `rope`.
-        more: as in `decoder`.
+        rotation: the RoPE, or which elements of a head are rotated together in the RoPE that the file describes.
+        make: makes a layer from its index.
+        divisors: see `rope`; a given `Rope` already includes them.
+        more: see `decoder`.
     """
     if not isinstance(rotation, Rope):
         rotation = rope(model, rotation, divisors=divisors)
@@ -298,7 +299,7 @@ def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Linear, Linear, Linear]:
-    """The matrices of queries, keys and values of these heads, which may be one in the file.
+    """The matrices of queries, keys and values of these heads, which may be fused in the file:
 
     ```
     blk.0.attn_qkv:  [ rows of queries | rows of keys | rows of values ]
@@ -320,7 +321,7 @@ def query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Line
 
 
 def distance_slopes(num_heads: int) -> tuple[float, ...]:
-    """Of ALiBi: a geometric sequence for the largest power of two of heads, and what lies between for the others."""
+    """The ALiBi slopes: a geometric sequence for the largest power of two of heads, and values between for the rest."""
     power = 2 ** floor(log2(num_heads))
     first = [2 ** (-_MAX_SLOPE_BITS * (head + 1) / power) for head in range(power)]
     between = [2 ** (-_MAX_SLOPE_BITS / 2 * (2 * head + 1) / power) for head in range(num_heads - power)]
@@ -328,7 +329,7 @@ def distance_slopes(num_heads: int) -> tuple[float, ...]:
 
 
 def gate_and_up(model: Hyperparameters, block: str, size: int, suffix: str = "") -> tuple[Linear, Linear]:
-    """The first matrices of a feed-forward of this size, whose names end with `suffix`.
+    """The gate and up matrices of a feed-forward of this size; their names end with `suffix`. They may be fused:
 
     ```
     blk.0.ffn_up without blk.0.ffn_gate:  [ rows of gate | rows of up ]

@@ -1,5 +1,5 @@
-"""deepseek2: keys and values are one latent vector of each position; the first layers are dense, the
-others have experts beside a shared block.
+"""deepseek2: latent attention (MLA), where keys and values are one latent vector per position; the first layers are
+dense, the others have experts and a shared expert.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stoker.backends.native.rope import RopeScaling
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _LAYERS_OF_FLASH, _VOCAB_OF_FLASH = (47, 48), 154880
-"""Of GLM 4.7 Flash, old files of which do not say that sigmoids route."""
+"""Sizes that identify GLM 4.7 Flash: its old files do not say that it has sigmoid routing."""
 
 
 def describe_deepseek2(model: Hyperparameters) -> DecoderSpec:
@@ -31,13 +31,13 @@ def describe_deepseek2(model: Hyperparameters) -> DecoderSpec:
 
 
 def _sizes(model: Hyperparameters) -> Sizes:
-    """Files before April 2025 are not prepared for a latent vector, and have other heads."""
+    """The sizes of attention. Files from before April 2025 are not prepared, and have other head sizes."""
     is_prepared = model.integer("attention.key_length_mla", 0, low=0) > 0
     return Sizes.of_prepared(model) if is_prepared else Sizes.of_plain_heads(model)
 
 
 def _scaling(model: Hyperparameters) -> RopeScaling:
-    """A file that has the multiplier scales scores, not sine and cosine."""
+    """The RoPE scaling. With `yarn_log_multiplier`, YaRN scales scores instead of sine and cosine."""
     check_betas(model)
     scaling = model.rope_scaling()
     if not scaling.is_yarn and scaling.factor != 1:

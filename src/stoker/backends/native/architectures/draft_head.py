@@ -1,4 +1,4 @@
-"""Draft heads (multi-token prediction): layers of a file that predict the token after next."""
+"""Draft heads (multi-token prediction, MTP): layers of a model's own file that predict the token after next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""eagle3: EAGLE-3 (arXiv:2503.01840), one layer that drafts from the inputs of three layers of another model."""
+"""eagle3: EAGLE-3 (arXiv:2503.01840), a draft head of one layer that reads the inputs of three layers of the target."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from stoker.backends.native.layer_parts import Linear
 from stoker.backends.native.spec import DecoderSpec, Join, Layer
 
 NUM_LAYERS = 3
-"""Number of layers of the model whose inputs are fused."""
+"""Number of layers of the target model whose inputs are fused."""
 TOKEN_IDS = "d2t"
-"""Tensor with the token id of the model for each row of the output head."""
+"""Tensor with the target model's token id for each row of the output head."""
 
 _ENDS = {"embedding": "token_embd.weight", "head": "output.weight"}
-"""Tensors that the file may lack, by the field of `DecoderSpec`: the model's are used then."""
+"""Tensors that the file may lack, by field of `DecoderSpec`; those of the target model are used then."""
 
 
 def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
     """See `describe_drafter`. Position 0 has no state before it, and the head was not trained to attend to it.
 
     ```
-    h = fc(| input of layer a | of layer b | of layer c |)          of the model, or x after this layer
+    h = fc(| input of layer a | of layer b | of layer c |)          of the target, or x after this layer
     q, k, v of | attn_norm(embedding) | attn_norm_2(h) |;  x = h + …, the rest as in Llama
     ```
     """
@@ -46,10 +46,10 @@ def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
 
 
 def extracted_layers(model: Hyperparameters, target: DecoderSpec) -> tuple[int, ...]:
-    """Indices of the layers of the model whose inputs the file reads.
+    """Indices of the layers of the target model whose inputs the draft head reads.
 
     Raises:
-        ModelFileInvalid: the file does not name three, or the model has no such layer.
+        ModelFileInvalid: the file does not name three layers, or the target model lacks one of them.
     """
     found = model.integers("target_layers", NUM_LAYERS)
     beyond = [index for index in found if not 0 <= index < len(target.layers)]

@@ -1,4 +1,4 @@
-"""EXAONE 3 and 4, and that with experts: rotated halves, with Llama 3's divisors in `rope_freqs`."""
+"""EXAONE 3 and 4, and EXAONE with experts: NeoX-style RoPE (halves), with Llama 3's divisors in `rope_freqs`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD, _WINDOW_SIZE, _LAYERS_OF_32B = 4, 4096, 64
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe_exaone(model: Hyperparameters) -> DecoderSpec:
@@ -29,8 +29,8 @@ def describe_exaone(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_exaone4(model: Hyperparameters) -> DecoderSpec:
-    """EXAONE 4. Norms after attention and feed-forward alone; in the large one each fourth layer sees everything and
-    rotates nothing. The small model has no windows, whatever its file says.
+    """EXAONE 4. Norms only after attention and feed-forward. The large model has sliding windows, and every fourth
+    layer has neither window nor RoPE. The small model has no windows, whatever its file says.
     """
     has_windows = model.num_layers == _LAYERS_OF_32B
     windowed = windows(model, _PERIOD, _WINDOW_SIZE) if has_windows else [None] * model.num_layers
@@ -50,7 +50,7 @@ def describe_exaone4(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_exaone_moe(model: Hyperparameters) -> DecoderSpec:
-    """EXAONE with experts. The first layers are dense; each fourth sees everything and rotates nothing."""
+    """EXAONE with experts. The first layers are dense; every fourth layer has neither window nor RoPE."""
 
     def make(model: Hyperparameters, index: int, window: int | None) -> Layer:
         return layer_behind_dense(

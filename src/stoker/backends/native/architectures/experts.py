@@ -13,7 +13,7 @@ from stoker.backends.native.layer_parts import Experts, Linear
 from stoker.backends.native.spec import Layer
 
 _ROUTINGS = {1: Routing.SOFTMAX, 2: Routing.SIGMOID, 3: Routing.SOFTMAX_OF_CHOSEN}
-"""By the number in GGUF files."""
+"""Routings by their number in GGUF files (`expert_gating_func`)."""
 
 
 def expert_layer(
@@ -141,7 +141,7 @@ def routing_of(model: Hyperparameters, default: Routing) -> Routing:
     """The routing that the file names; `default` if it names none.
 
     Raises:
-        ModelUnsupported: it names an unknown one.
+        ModelUnsupported: the file names an unknown routing.
     """
     number = model.integer("expert_gating_func", 0, low=0)
     if number and number not in _ROUTINGS:

@@ -1,4 +1,4 @@
-"""falcon-h1: attention and Mamba 2 side by side in every layer, which so becomes two."""
+"""falcon-h1: each layer of the file has attention and Mamba 2 in parallel, and is described as two layers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""gemma3n: four streams of each token, of which a layer computes one; a part of low rank
-beside attention; inputs for each layer; layers that share keys and values; first layers that use their largest gates
-alone.
+"""gemma3n: four residual streams per token, of which a layer computes one (AltUp); a low-rank branch parallel to
+attention (LAuReL); inputs for each layer; layers that share keys and values; sparse activations in the first layers.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from stoker.backends.native.layer_parts import Linear, Norm, Streams, StreamUse
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 5
-"""Each so-many-th layer sees everything."""
+"""In each group of this many layers, the last has no window."""
 _WITH_KEYS, _WITH_CUT = 20, 10
-"""Layers with keys and values of their own, and those whose gates are cut, of files that do not say how many."""
+"""Defaults if the file lacks them: numbers of layers with their own keys and values, and with sparse activations."""
 _CUT = 1.6448533535003662
-"""One of twenty numbers of a normal distribution is so many deviations above the mean."""
+"""In a normal distribution, 5 % of the numbers exceed the mean by this many standard deviations."""
 _SOFTCAP = 30.0
 _ROW_GRANULE = 32
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe_gemma3n(model: Hyperparameters) -> DecoderSpec:
@@ -70,7 +69,7 @@ def _squares(model: Hyperparameters, stem: str) -> Linear:
 
 
 def _first_shared(model: Hyperparameters) -> int:
-    """Layers from this one on share keys and values."""
+    """Index of the first layer without keys and values of its own."""
     usual = max(0, model.num_layers - _WITH_KEYS)
     return model.num_layers - model.integer("attention.shared_kv_layers", usual, low=0, high=model.num_layers)
 

@@ -1,5 +1,5 @@
-"""gemma4: layers with a window have smaller heads; values are normalised; the smallest models have inputs for each
-layer and layers that share keys and values, the one with experts has them beside a dense block.
+"""gemma4: layers with a window have smaller heads; values are normalized; the smallest models have inputs for each
+layer and layers that share keys and values; the MoE model has experts and a dense feed-forward.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stoker.backends.native.layer_parts import Experts, Injection, Linear, Norm
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, LayerInputs
 
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 _SCALE = "layer_output_scale.weight"
 
 
@@ -47,7 +47,7 @@ def describe_gemma4(model: Hyperparameters) -> DecoderSpec:
 
 
 def _unused(model: Hyperparameters) -> frozenset[str]:
-    """What is in the description already; and keys and values of layers that share those of others."""
+    """Tensors whose content the description has, and keys and values of layers that share those of other layers."""
     shared = range(_first_shared(model), model.num_layers)
     keys = {f"blk.{index}.attn_{part}.weight" for index in shared for part in ("k", "v", "k_norm")}
     return frozenset({DIVISORS} | keys | {f"blk.{index}.{_SCALE}" for index in range(model.num_layers)})
@@ -59,7 +59,7 @@ def _is_windowed(model: Hyperparameters) -> list[bool]:
 
 
 def _first_shared(model: Hyperparameters) -> int:
-    """Layers from this one on share keys and values."""
+    """Index of the first layer without keys and values of its own."""
     return model.num_layers - model.integer("attention.shared_kv_layers", 0, low=0, high=model.num_layers)
 
 
@@ -79,7 +79,7 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def _keys(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """What differs of keys and values, by the names of `Layer`."""
+    """What is special about keys and values, as fields of `Layer`."""
     block, heads = f"blk.{index}", model.heads[index]
     first = _first_shared(model)
     if index >= first:
@@ -90,8 +90,8 @@ def _keys(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def shared_keys(model: Hyperparameters, index: int, first: int, is_windowed: list[bool]) -> dict[str, Any]:
-    """Keys and values of a layer from `first` on, by the names of `Layer`: those of the last layer of its kind before
-    `first`.
+    """Keys and values of a layer from `first` on, as fields of `Layer`: those of the last layer before `first` with
+    an equal window.
     """
     source = first - (2 if is_windowed[index] else 1)
     if source < 0 or is_windowed[source] != is_windowed[index] or model.heads[source] != model.heads[index]:
@@ -100,7 +100,7 @@ def shared_keys(model: Hyperparameters, index: int, first: int, is_windowed: lis
 
 
 def layer_inputs(model: Hyperparameters) -> LayerInputs | None:
-    """None if the file says that there are none. What a token has is halved in its square, as the sum of two."""
+    """The inputs for each layer; None = the file has none. They are sums of two terms, each scaled by √½."""
     size = model.integer("embedding_length_per_layer_input", 0, low=0)
     if not size:
         return None
@@ -118,7 +118,7 @@ def layer_inputs(model: Hyperparameters) -> LayerInputs | None:
 
 
 def injection(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """What a layer adds from them, by the names of `Layer`."""
+    """How a layer adds its input, as fields of `Layer`."""
     size, hidden, block = model.integer("embedding_length_per_layer_input", 0, low=0), model.hidden_size, f"blk.{index}"
     if not size:
         return {}
@@ -131,7 +131,7 @@ def injection(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def _experts(model: Hyperparameters, index: int) -> Experts:
-    """Beside the dense block, with a norm of their own before and behind them, and one before their router."""
+    """Experts beside the dense feed-forward, with separate norms before and after them and before the router."""
     block, hidden, count = f"blk.{index}", model.hidden_size, model.num_experts
     scales = f"{block}.ffn_down_exps.scale"
     return experts(

@@ -1,4 +1,4 @@
-"""gemma4-assistant: a few small layers that draft for Gemma 4 from its keys, values and last hidden state."""
+"""gemma4-assistant: a draft head for Gemma 4 (the target) that reads its keys, values and last hidden state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def describe(model: Hyperparameters, target: DecoderSpec) -> DecoderSpec:
     """See `describe_drafter`.
 
     ```
-    x     = pre_projection(| embedding of the model | its last hidden state |)
+    x     = pre_projection(| embedding of the target | its last hidden state |)
     h     = output_norm(x after the layers), logits = token_embd(h)
     state = post_projection(h)                                        for the next draft, at the same position
     ```
@@ -89,7 +89,7 @@ def _layer(target: DecoderSpec, model: Hyperparameters, index: int) -> Layer:
 
 
 def _lent_layer(model: Hyperparameters, target: DecoderSpec, window: int | None) -> int:
-    """Index of the layer of the model whose keys and values are read: those of the last layer with this window."""
+    """Index of the target's layer whose keys and values are read: those of the last layer with this window."""
     found = [index for index, layer in enumerate(target.layers) if layer.window == window]
     if not found:
         model.fail("the model has no layer with such a window")

@@ -1,4 +1,5 @@
-"""Gemma 1 to 3: GELU, a scaled embedding and rotated halves; from Gemma 2 on norms on both sides, and windows.
+"""Gemma 1 to 3: GELU, a scaled embedding and NeoX-style RoPE (halves). From Gemma 2 on, there are sliding windows, and
+norms before and after attention and feed-forward.
 
 The converter has already added 1 to the weights of all norms.
 """
@@ -24,13 +25,13 @@ from stoker.backends.native.rope import Rope
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD_OF_2, _PERIOD_OF_3 = 2, 6
-"""Each so-many-th layer sees everything."""
+"""In each group of this many layers, the last has no window."""
 _LAYERS_OF_2_27B, _LAYERS_OF_3_27B = 46, 62
-"""The one size whose heads are not scaled by their own size; no file says so."""
+"""Numbers of layers of the 27B models, which scale scores by hidden size / heads, not head size; no file says so."""
 _WINDOW_SIZE, _SCORE_CAP, _LOGIT_CAP = 4096, 50.0, 30.0
-"""Of all models of Gemma 2; old files do not say."""
+"""Values of all Gemma 2 models, which old files lack: window in tokens, soft caps of attention scores and of logits."""
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe_gemma(model: Hyperparameters) -> DecoderSpec:
@@ -40,7 +41,7 @@ def describe_gemma(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_gemma2(model: Hyperparameters) -> DecoderSpec:
-    """Gemma 2. Soft caps, every other layer windowed."""
+    """Gemma 2. Soft caps of attention scores and of logits, and a sliding window in every other layer."""
     base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return _decoder(
         model,
@@ -53,13 +54,13 @@ def describe_gemma2(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_gemma3(model: Hyperparameters, **more: Any) -> DecoderSpec:
-    """The text part of Gemma 3. Norms of heads, five windowed layers to one that sees everything.
+    """The text part of Gemma 3. Norms over heads; five layers with a sliding window, then one without.
 
-    Only that one is stretched; the window fits into the trained context anyway.
+    Only layers without a window have RoPE scaling; a window fits into the original context anyway.
 
     Args:
         model: the file.
-        more: whatever is different, by the names of `DecoderSpec`.
+        more: fields of `DecoderSpec` that differ from those of Gemma 3.
     """
     base = model.rope_base("rope.freq_base_swa")
     return _decoder(
@@ -73,7 +74,7 @@ def describe_gemma3(model: Hyperparameters, **more: Any) -> DecoderSpec:
 
 
 def describe_gemma_embedding(model: Hyperparameters) -> DecoderSpec:
-    """EmbeddingGemma. A Gemma 3 that sees ahead, with windows to both sides."""
+    """EmbeddingGemma. A Gemma 3 with bidirectional attention, also in its windows."""
     return describe_gemma3(model, sees_ahead=True)
 
 

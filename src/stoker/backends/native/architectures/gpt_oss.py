@@ -1,4 +1,4 @@
-"""gpt-oss: experts with biases, a score of nothing for each head, every other layer windowed."""
+"""gpt-oss: experts with biases, attention sinks, and a sliding window in every other layer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stoker.backends.native.layer_parts import Norm
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 2
-"""Each so-many-th layer sees everything."""
+"""In each group of this many layers, the last has no window."""
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe_gpt_oss(model: Hyperparameters) -> DecoderSpec:

@@ -1,4 +1,4 @@
-"""Granite: a llama whose embedding, scores, residuals and logits have scales of their own."""
+"""Granite: a llama with scales of embedding, attention scores, residuals and logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.backends.native.rope import Rope, no_rope
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes of a model with windows."""
+"""Indices into `DecoderSpec.ropes` of a model with windows; `_STANDS`: no rotation."""
 
 
 def describe_granite(model: Hyperparameters) -> DecoderSpec:
@@ -23,7 +23,7 @@ def describe_granite(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_granitemoe(model: Hyperparameters) -> DecoderSpec:
-    """Granite 3 with experts. A shared block in some."""
+    """Granite 3 with experts. Some models also have a shared expert."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         return layer(model, index, **_experts(model, index))
@@ -32,7 +32,7 @@ def describe_granitemoe(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_granitehybrid(model: Hyperparameters) -> DecoderSpec:
-    """Granite 4 H. With experts or without; layers without heads of keys are Mamba 2."""
+    """Granite 4 H. Layers without heads of keys are Mamba 2; with or without experts."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         mixer = {} if model.heads[index].num_kv else mamba2(model, index)
@@ -42,8 +42,8 @@ def describe_granitehybrid(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_granite_swa(model: Hyperparameters) -> DecoderSpec:
-    """Granite with windows. With experts or without; the file says which layers have the window and which rotate
-    nothing, and each head has a score of what is never seen.
+    """Granite with sliding windows. Attention sinks; with or without experts. The file lists the layers with a window
+    and those with RoPE.
     """
     return _decoder(model, _windowed_layer, no_rope(RopePairs.ADJACENT, model.rope_dim()))
 
@@ -64,7 +64,7 @@ def _windowed_layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def _experts(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The experts of a layer and the block beside them, by the names of `Layer`."""
+    """The experts and, if there is one, the shared expert of a layer, as fields of `Layer`."""
     return expert_parts(
         model,
         index,
@@ -88,7 +88,7 @@ def _decoder(model: Hyperparameters, make: Make, *more_ropes: Rope) -> DecoderSp
 
 
 def _rope(model: Hyperparameters) -> Rope:
-    """Models that know no positions say so by this key."""
+    """The RoPE. Models without position encoding have the key `rope.scaling.finetuned` = false."""
     if not model.flag("rope.scaling.finetuned", default=True):
         return no_rope(RopePairs.ADJACENT, model.rope_dim())
     return rope(model, RopePairs.ADJACENT, divisors=DIVISORS)

@@ -1,4 +1,4 @@
-"""Hunyuan: a llama with rotated halves, whose heads are normalised after their rotation."""
+"""Hunyuan: a llama with NeoX-style RoPE (halves), and norms over heads after RoPE."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def describe_hunyuan_dense(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_hunyuan_vl(model: Hyperparameters) -> DecoderSpec:
-    """Hunyuan VL and OCR as text models. They rotate along several axes, which are one for text."""
+    """Hunyuan VL and OCR as text models. A hunyuan-dense with M-RoPE, which for text equals RoPE."""
     if not model.lists("rope.dimension_sections"):
         return describe_hunyuan_dense(model)
     rotation = sectioned_rope(model, is_interleaved=False, base=_base(model))
@@ -33,7 +33,7 @@ def describe_hunyuan_vl(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_hunyuan_moe(model: Hyperparameters) -> DecoderSpec:
-    """Hunyuan A13B. Experts beside a shared block."""
+    """Hunyuan A13B. Experts and a shared expert."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         size = model.feed_forward_sizes[index]
@@ -50,7 +50,7 @@ def describe_hunyuan_moe(model: Hyperparameters) -> DecoderSpec:
 
 
 def _base(model: Hyperparameters) -> float:
-    """Of the rotation: larger where the context is stretched."""
+    """The base of RoPE, increased if `rope.scaling.alpha` stretches the context."""
     base, alpha, dim = model.rope_base(), model.optional_number("rope.scaling.alpha"), model.head_size
     return base if alpha is None else base * alpha ** (dim / (dim - 2))
 

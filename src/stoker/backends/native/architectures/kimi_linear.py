@@ -1,5 +1,5 @@
-"""kimi-linear: Kimi Delta Attention, and in the layers with a key attention to a latent vector without positions;
-the first layers are dense, the others have experts beside a shared block.
+"""kimi-linear: Kimi Delta Attention (KDA), and in layers with a key head latent attention (MLA) without position
+encoding; the first layers are dense, the others have experts and a shared expert.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stoker.backends.native.spec import DecoderSpec, Heads, Layer
 
 _MAX_TAPS, _MAX_SIZE = 8, 1 << 12
 _GRANULE = 32
-"""What the size of a head is a multiple of, as gates are made of so many numbers."""
+"""The head size must be a multiple of this, because it is the number of columns of matrices of gates and decays."""
 
 
 def describe_kimi_linear(model: Hyperparameters) -> DecoderSpec:
@@ -44,16 +44,16 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def _kda(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The parts of a layer with Kimi Delta Attention, by the names of `Layer`: heads of queries, keys and values of one
+    """The parts of a layer with Kimi Delta Attention, as fields of `Layer`. Queries, keys and values have the same head
     size.
 
     Args:
         model: the file.
-        index: which layer.
+        index: index of the layer.
 
     Raises:
         ModelFileInvalid: the layer has no heads.
-        ModelUnsupported: heads of a size that the kernels do not have.
+        ModelUnsupported: the kernels do not support this head size.
     """
     block, hidden, num = f"blk.{index}", model.hidden_size, model.heads[index].num
     size = model.integer("kda.head_dim", high=_MAX_SIZE)

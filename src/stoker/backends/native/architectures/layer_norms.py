@@ -1,5 +1,5 @@
-"""Decoders whose norms take the mean away and have biases: falcon, gpt2, gptneox, jais2, nemotron, orion, phi2,
-stablelm, starcoder, starcoder2. What differs is the feed-forward, what stands side by side, and how positions are told.
+"""Decoders with layer norms with biases: falcon, gpt2, gptneox, jais2, nemotron, orion, phi2, stablelm, starcoder,
+starcoder2. They differ in the feed-forward, in what is computed in parallel, and in position encoding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe_falcon(model: Hyperparameters) -> DecoderSpec:
-    """Falcon 1. The larger models have a norm of its own before attention."""
+    """Falcon 1. In the larger models, attention has a separate norm."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         own = f"blk.{index}.attn_norm_2"
@@ -25,17 +25,17 @@ def describe_falcon(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_gpt2(model: Hyperparameters) -> DecoderSpec:
-    """GPT-2. A table of positions."""
+    """GPT-2. Position embeddings (a learned table) in place of RoPE."""
     return _with_positions(model)
 
 
 def describe_starcoder(model: Hyperparameters) -> DecoderSpec:
-    """StarCoder 1, SantaCoder. A gpt2 whose heads share one of keys and values."""
+    """StarCoder 1, SantaCoder. A gpt2 with one head of keys and values (MQA)."""
     return _with_positions(model)
 
 
 def describe_gptneox(model: Hyperparameters) -> DecoderSpec:
-    """GPT-NeoX, Pythia. Side by side with a norm each, if the file says so."""
+    """GPT-NeoX, Pythia. Attention and feed-forward have a norm each; they are parallel unless the file forbids it."""
     is_parallel = model.flag("use_parallel_residual", default=True)
 
     def make(model: Hyperparameters, index: int) -> Layer:
@@ -45,32 +45,32 @@ def describe_gptneox(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_jais2(model: Hyperparameters) -> DecoderSpec:
-    """Jais 2. Squared ReLU."""
+    """Jais 2. A feed-forward without gate, with squared ReLU."""
     return _decoder(model, _layer, activation=Activation.RELU_SQUARED)
 
 
 def describe_nemotron(model: Hyperparameters) -> DecoderSpec:
-    """Nemotron 4 and Minitron. Squared ReLU."""
+    """Nemotron 4 and Minitron. A feed-forward without gate, with squared ReLU."""
     return _decoder(model, _layer, activation=Activation.RELU_SQUARED)
 
 
 def describe_orion(model: Hyperparameters) -> DecoderSpec:
-    """Orion. The feed-forward of a llama."""
+    """Orion. A feed-forward with a SiLU gate, as in Llama."""
     return _decoder(model, _gated_layer, activation=Activation.SILU)
 
 
 def describe_phi2(model: Hyperparameters) -> DecoderSpec:
-    """Phi 1 and 2. Attention and feed-forward side by side, with one norm before both."""
+    """Phi 1 and 2. Attention and feed-forward are parallel, with one norm before both."""
     return _decoder(model, _parallel_layer)
 
 
 def describe_stablelm(model: Hyperparameters) -> DecoderSpec:
-    """StableLM 1 to 2, without the one of 12B, whose heads have norms."""
+    """StableLM 1 to 2, except StableLM 2 12B. That model is left out because it has norms over heads."""
     return _decoder(model, _gated_layer, activation=Activation.SILU)
 
 
 def describe_starcoder2(model: Hyperparameters) -> DecoderSpec:
-    """StarCoder 2."""
+    """StarCoder 2. A feed-forward without gate, with GELU; RoPE on halves (NeoX style)."""
     return _decoder(model, _layer)
 
 
@@ -91,7 +91,7 @@ def _with_positions(model: Hyperparameters) -> DecoderSpec:
 
 
 def _norms(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """By the names of `Layer`."""
+    """The norms of a layer, as fields of `Layer`."""
     block = f"blk.{index}"
     return {
         "attention_norm": model.biased_norm(f"{block}.attn_norm"),
@@ -109,7 +109,7 @@ def _layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
 
 def _gated_layer(model: Hyperparameters, index: int) -> Layer:
-    """With one norm for both where the file has no second one; then they stand side by side."""
+    """A layer with a gate. With a single norm in the file, attention and feed-forward are parallel and share it."""
     has_both = model.has(f"blk.{index}.ffn_norm.weight")
     return layer(model, index, **(_norms(model, index) if has_both else _shared_norm(model, index)))
 

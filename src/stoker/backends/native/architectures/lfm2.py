@@ -20,12 +20,12 @@ def describe_lfm2(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_lfm2moe(model: Hyperparameters) -> DecoderSpec:
-    """LFM2 with experts. The first layers are dense; the choice of experts has a bias."""
+    """LFM2 with experts. The first layers are dense; experts are chosen with a bias."""
     return plain_decoder(model, RopePairs.HALVES, _expert_layer, output_norm=model.norm("token_embd_norm"))
 
 
 def _layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer with a short convolution, or with attention, and what it has besides, by the names of `Layer`."""
+    """A layer with attention or, without heads of keys, a short convolution; `more`: further fields of `Layer`."""
     if model.heads[index].num_kv:
         window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1) or None
         return layer_with_head_norms(model, index, window=window, **more)

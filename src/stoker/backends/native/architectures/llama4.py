@@ -1,5 +1,5 @@
-"""llama4: three of four layers see a chunk, each fourth sees everything, rotates nothing and has queries that grow;
-some layers are dense, the others have experts beside a shared block.
+"""llama4: three of four layers attend within chunks; every fourth has neither chunks nor RoPE, and scales queries by
+position; some layers are dense, the others have experts and a shared expert.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from stoker.backends.native.spec import DecoderSpec, Layer, QueryScales
 
 _PERIOD = 4
 _CHUNK_SIZE = 8192
-"""What published files mean, none of which says so."""
+"""Chunk size of all published models; no file says so."""
 _SCALES = QueryScales(slope=0.1, period=8192, offset=1)
 _EXPERTS_OF_MAVERICK = 128
-"""With so many, queries and keys have no norms."""
+"""With this number of experts, queries and keys have no norms."""
 _EVERYTHING, _CHUNK, _STANDS = 0, 1, 2
-"""Indices of the ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe_llama4(model: Hyperparameters) -> DecoderSpec:
-    """Llama 4 Scout and Maverick as text models. Dense files (MobileLLM) are refused; libllama does not compute them
-    either.
+    """Llama 4 Scout and Maverick as text models. Dense files (MobileLLM) are refused; libllama does not support
+    them either.
     """
     if not model.num_experts:
         model.refuse("it has no experts")
@@ -51,7 +51,7 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """By the names of `Layer`."""
+    """What is special about attention, as fields of `Layer`."""
     is_chunked, rotates = windowed_layers(model, _PERIOD)[index], bool((index + 1) % _PERIOD)
     chunk_size = model.integer("attention.sliding_window", _CHUNK_SIZE, high=2**31 - 1)
     norm = None

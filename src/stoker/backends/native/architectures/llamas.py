@@ -1,6 +1,6 @@
-"""Decoders, and encoders that see ahead, which are a llama but for a part or two.
+"""Llama, and decoders and encoders that differ from it in one or two parts.
 
-The converter has already put the elements of each head into the pairs that are rotated.
+The converter of GGUF files has reordered the heads of Llama, so that RoPE rotates adjacent pairs of elements.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from stoker.backends.native.spec import DecoderSpec, Layer, QueryScales
 
 _MAX_LAYERS = 512
 _LAYERS_OF_BAICHUAN_7B, _LAYERS_OF_BAICHUAN_13B = 32, 40
-"""By which the two are told apart; no file says more."""
+"""Numbers of layers, which tell the sizes apart; no file says whether a model has ALiBi."""
 _SMOLLM3_PERIOD = 4
-"""Each so-many-th layer rotates nothing; no file says so."""
+"""In each group of this many layers, the last has no RoPE; no file says so."""
 _ROTATES, _STANDS = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe_llama(model: Hyperparameters) -> DecoderSpec:
-    """Llama 1 to 3, Mistral, Mixtral, SmolLM and all of their shape. Llama 3's divisors are in `rope_freqs`."""
+    """Llama 1 to 3, Mistral, Mixtral, SmolLM and models of the same form. `rope_freqs` has Llama 3's divisors."""
     make = _mixtral_layer if model.num_experts else layer
     return plain_decoder(model, RopePairs.ADJACENT, make, divisors=DIVISORS)
 
@@ -51,13 +51,13 @@ def _mixtral_layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def describe_arcee(model: Hyperparameters) -> DecoderSpec:
-    """Arcee's AFM. The feed-forward squares what is positive, and has no gate."""
+    """Arcee's AFM. A llama whose feed-forward has no gate, and squared ReLU as activation."""
     activation = Activation.RELU_SQUARED
     return plain_decoder(model, RopePairs.ADJACENT, layer_without_gate, divisors=DIVISORS, activation=activation)
 
 
 def describe_baichuan(model: Hyperparameters) -> DecoderSpec:
-    """Baichuan 1 and 2. The larger one has no rotation, its scores fall with the distance (ALiBi)."""
+    """Baichuan 1 and 2. A llama; the larger models have ALiBi instead of RoPE."""
     if model.num_layers == _LAYERS_OF_BAICHUAN_7B:
         return plain_decoder(model, RopePairs.ADJACENT)
     if model.num_layers != _LAYERS_OF_BAICHUAN_13B:
@@ -66,8 +66,8 @@ def describe_baichuan(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_bitnet(model: Hyperparameters) -> DecoderSpec:
-    """BitNet b1.58. A norm behind attention, and one before the last matrix of the feed-forward; matrices may have a
-    scale each.
+    """BitNet b1.58. A llama with a norm before the output matrix of attention and one before the last matrix of the
+    feed-forward; each matrix may have a scale.
     """
 
     def make(model: Hyperparameters, index: int) -> Layer:
@@ -80,34 +80,36 @@ def describe_bitnet(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_chatglm(model: Hyperparameters) -> DecoderSpec:
-    """GLM 3 and 4 of 2024. Fused matrices, and half of each head rotated."""
+    """GLM 3 and 4 of 2024. A llama with fused matrices, and RoPE on half of each head."""
     return plain_decoder(model, RopePairs.ADJACENT)
 
 
 def describe_ernie4_5(model: Hyperparameters) -> DecoderSpec:
-    """ERNIE 4.5, dense."""
+    """ERNIE 4.5, dense. A llama; the published model already rotates adjacent pairs of elements."""
     return plain_decoder(model, RopePairs.ADJACENT)
 
 
 def describe_eurobert(model: Hyperparameters) -> DecoderSpec:
-    """EuroBERT. A llama that sees ahead."""
+    """EuroBERT. A llama with bidirectional attention, and NeoX-style RoPE (halves)."""
     return plain_decoder(model, RopePairs.HALVES, sees_ahead=True)
 
 
 def describe_glm4(model: Hyperparameters) -> DecoderSpec:
-    """GLM 4 of 2025, dense. Norms on both sides, half of each head rotated, gate and up in one matrix."""
-    if model.lists("rope.dimension_sections"):  # their pairs are others, too
+    """GLM 4 of 2025, dense. Norms before and after attention and feed-forward; RoPE on half of each head;
+    fused gate and up.
+    """
+    if model.lists("rope.dimension_sections"):  # with M-RoPE, the pairs of elements differ, too
         model.refuse("it rotates along several axes, as models that see do")
     return plain_decoder(model, RopePairs.ADJACENT, layer_between_norms)
 
 
 def describe_internlm2(model: Hyperparameters) -> DecoderSpec:
-    """InternLM 2 and 2.5. The converter has taken their fused matrices apart."""
+    """InternLM 2 and 2.5. A llama; the converter has split its fused matrices."""
     return plain_decoder(model, RopePairs.ADJACENT)
 
 
 def describe_maincoder(model: Hyperparameters) -> DecoderSpec:
-    """Maincoder. Heads are normalised after their rotation."""
+    """Maincoder. A llama with norms over heads after RoPE."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         return layer(model, index, **head_norms(model, index, HeadNorms.AFTER_ROPE))
@@ -116,7 +118,7 @@ def describe_maincoder(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_mistral3(model: Hyperparameters) -> DecoderSpec:
-    """Mistral Small 3.1 and Ministral 3 as text models. Queries may grow with their position."""
+    """Mistral Small 3.1 and Ministral 3 as text models. A llama that may scale queries by position."""
     scaling, slope = _mistral3_scaling(model), model.optional_number("attention.temperature_scale")
     return plain_decoder(
         model,
@@ -128,7 +130,7 @@ def describe_mistral3(model: Hyperparameters) -> DecoderSpec:
 
 
 def _mistral3_scaling(model: Hyperparameters) -> RopeScaling:
-    """A file that has the multiplier takes back what YaRN does to sine and cosine."""
+    """The RoPE scaling. With `yarn_log_multiplier`, a factor that YaRN gives sine and cosine is undone."""
     check_betas(model)
     scaling, multiplier = model.rope_scaling(), model.optional_number("rope.scaling.yarn_log_multiplier")
     if multiplier is None or not scaling.is_yarn or scaling.factor <= 1:
@@ -138,8 +140,8 @@ def _mistral3_scaling(model: Hyperparameters) -> RopeScaling:
 
 
 def describe_nanbeige(model: Hyperparameters) -> DecoderSpec:
-    """Nanbeige 4.2. Layers are computed in several rounds with the same weights; each round has keys and values of its
-    own. Unless the file says otherwise, the output norm stands between two rounds, too.
+    """Nanbeige 4.2. A llama whose layers are computed in several rounds (loops) with the same weights; each round has
+    its own keys and values. The output norm is also applied between two rounds, unless the file says otherwise.
     """
     num_rounds = model.integer("num_loops", 1, high=_MAX_LAYERS // model.num_layers)
     one_round = layers(model)
@@ -155,12 +157,12 @@ def describe_nanbeige(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_neo_bert(model: Hyperparameters) -> DecoderSpec:
-    """NeoBERT. A llama that sees ahead, whose last norm has another name."""
+    """NeoBERT. A llama with bidirectional attention, and another name for its last norm."""
     return plain_decoder(model, RopePairs.ADJACENT, sees_ahead=True, output_norm=model.norm("enc.output_norm"))
 
 
 def describe_olmo(model: Hyperparameters) -> DecoderSpec:
-    """OLMo 1. Norms take the mean away and have no weights; queries, keys and values may be limited."""
+    """OLMo 1. A llama with layer norms without weights; queries, keys and values may be clamped."""
     norm = model.plain_norm()
 
     def make(model: Hyperparameters, index: int) -> Layer:
@@ -171,8 +173,8 @@ def describe_olmo(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_plm(model: Hyperparameters) -> DecoderSpec:
-    """PLM 1.8B. Keys and values are one latent vector of each position, from which one matrix makes those of all heads;
-    the feed-forward is a squared ReLU.
+    """PLM 1.8B. Latent attention (MLA) with one matrix for the keys and values of all heads; a feed-forward without
+    gate, with squared ReLU.
     """
     sizes = Sizes.of_plain_heads(model)
 
@@ -184,7 +186,7 @@ def describe_plm(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_smollm3(model: Hyperparameters) -> DecoderSpec:
-    """SmolLM 3. Each fourth layer rotates nothing."""
+    """SmolLM 3. A llama without RoPE in every fourth layer."""
     rotates = rope(model, RopePairs.ADJACENT)
 
     def make(model: Hyperparameters, index: int) -> Layer:
@@ -194,5 +196,5 @@ def describe_smollm3(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_xverse(model: Hyperparameters) -> DecoderSpec:
-    """XVERSE."""
+    """XVERSE. A llama."""
     return plain_decoder(model, RopePairs.ADJACENT)

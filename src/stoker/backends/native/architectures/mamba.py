@@ -1,4 +1,4 @@
-"""Mamba: models in which no layer has attention, and none a feed-forward; and Jamba, where some have."""
+"""Mamba, whose layers have neither attention nor feed-forwards, and Jamba, which also has layers with attention."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _MakeNorm: TypeAlias = Callable[[str, int], Norm]
-"""From the name of a tensor, without `.weight`, and its size."""
+"""Makes a norm from the name of a tensor, without `.weight`, and its size."""
 
 _MAX_TAPS, _MAX_STATE = 8, 1 << 12
 _STATE_GRANULE, _ROW_GRANULE = 16, 32
-"""What the size of a channel's state, and of a row that is multiplied with a matrix, is a multiple of."""
+"""The size of a channel's state, and of a row that a matrix multiplies, must be a multiple of these."""
 
 
 def describe_mamba(model: Hyperparameters) -> DecoderSpec:
@@ -45,8 +45,8 @@ def _decoder(model: Hyperparameters, mixer: Callable[[Hyperparameters, int], dic
 
 
 def describe_jamba(model: Hyperparameters) -> DecoderSpec:
-    """Jamba. Layers without heads of keys are Mamba 1, the others have attention without positions; some have experts
-    in place of a feed-forward.
+    """Jamba. Layers without heads of keys are Mamba 1, the others have attention without position encoding; some have
+    experts instead of a dense feed-forward.
     """
     return plain_decoder(model, no_rope(RopePairs.HALVES, 0), _jamba_layer)
 
@@ -59,20 +59,20 @@ def _jamba_layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def _mamba1(model: Hyperparameters, index: int, norm: _MakeNorm | None) -> dict[str, Any]:
-    """The parts of a Mamba 1 layer, by the names of `Layer`.
+    """The parts of a Mamba 1 layer, as fields of `Layer`.
 
     ```
     blk.0.ssm_in:  [ rows of x (values) | of the gate ]
-    blk.0.ssm_x:   [ rows of what the steps are made of | of B | of C ]
+    blk.0.ssm_x:   [ rows of the low-rank steps | of B | of C ]
     ```
 
     Args:
         model: the file.
-        index: which layer.
-        norm: makes the norms of what the steps are made of, of B and of C; None = they have none.
+        index: index of the layer.
+        norm: makes the norms of the low-rank steps, of B and of C; None = they have none.
 
     Raises:
-        ModelUnsupported: states or steps of a size that the kernels do not have.
+        ModelUnsupported: the kernels do not support the size of states or steps.
     """
     block, hidden = f"blk.{index}", model.hidden_size
     values, size = model.integer("ssm.inner_size"), model.integer("ssm.state_size", high=_MAX_STATE)
@@ -115,6 +115,6 @@ def _recurrence(model: Hyperparameters, block: str, sizes: tuple[int, int, int],
 
 
 def _steps(model: Hyperparameters, block: str, values: int, rank: int) -> Linear:
-    """Raises ModelFileInvalid if the steps have no bias."""
+    """The matrix that computes the steps. Raises ModelFileInvalid if it has no bias."""
     steps = model.linear(f"{block}.ssm_dt", values, rank)
     return steps if steps.bias else model.fail(f"it has no tensor `{block}.ssm_dt.bias`")

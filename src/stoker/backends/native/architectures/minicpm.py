@@ -1,4 +1,4 @@
-"""MiniCPM: a llama with scales of embedding, residuals and logits."""
+"""MiniCPM: a llama with scales of embedding, residuals and logits (see `scaled_decoder`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec
 
 _EMBEDDING_SCALE, _DEPTH_SCALE, _BASE_SIZE = 12.0, 1.4, 256
-"""Of all models of this family; old files do not say, and those of MiniCPM 3 never do."""
+"""Embedding scale, residual scale times √layers, and hidden size at which logits are unscaled, in all models of this
+family. Old files lack these values; files of MiniCPM 3 always do."""
 
 
 def describe_minicpm(model: Hyperparameters) -> DecoderSpec:
@@ -36,7 +37,7 @@ def describe_minicpm(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_minicpm3(model: Hyperparameters) -> DecoderSpec:
-    """MiniCPM 3. Keys and values are one latent vector of each position, and LongRoPE."""
+    """MiniCPM 3. Latent attention (MLA) and LongRoPE, besides the scales."""
     sizes = Sizes.of_plain_heads(model)
     return _described(
         model,

@@ -1,4 +1,4 @@
-"""Decoders that differ from a llama in their experts and little else."""
+"""Mixtures of experts (MoE) that otherwise differ from Llama in few parts, such as norms over heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe_bailingmoe(model: Hyperparameters) -> DecoderSpec:
-    """Ling of 2025. Every layer has experts beside a shared block."""
+    """Ling of 2025. A llama whose layers have experts and a shared expert."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         routing = {"is_normalised": model.flag("expert_weights_norm", default=False)}
@@ -27,7 +27,9 @@ def describe_bailingmoe(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_bailingmoe2(model: Hyperparameters) -> DecoderSpec:
-    """Ling and Ring 2.0. Behind dense layers, some have experts in groups beside a shared block."""
+    """Ling and Ring 2.0. The first layers are dense, the others have groups of experts and a shared expert;
+    norms over heads.
+    """
 
     def make(model: Hyperparameters, index: int) -> Layer:
         each = model.integer("expert_shared_feed_forward_length", 0, low=0) or expert_size(model)
@@ -43,8 +45,8 @@ def describe_bailingmoe2(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_deepseek(model: Hyperparameters) -> DecoderSpec:
-    """DeepSeek MoE of 2024. The first layers are dense, the others have experts beside a shared block; the weights of a
-    row's experts do not add up to 1.
+    """DeepSeek MoE of 2024. The first layers are dense, the others have experts and a shared expert; the weights of a
+    row's experts are not normalized to a sum of 1.
     """
 
     def make(model: Hyperparameters, index: int) -> Layer:
@@ -54,7 +56,7 @@ def describe_deepseek(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_dots1(model: Hyperparameters) -> DecoderSpec:
-    """dots.llm1. The first layers are dense, the others have experts beside a shared block; heads have norms."""
+    """dots.llm1. The first layers are dense, the others have experts and a shared expert; norms over heads."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         routing = chosen_as_said(model, index, Routing.SIGMOID)
@@ -65,7 +67,7 @@ def describe_dots1(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_ernie4_5_moe(model: Hyperparameters) -> DecoderSpec:
-    """ERNIE 4.5 with experts. Some layers are dense; the choice of experts has a bias."""
+    """ERNIE 4.5 with experts. Some layers are dense; experts may be chosen with a bias."""
     return plain_decoder(model, RopePairs.ADJACENT, _ernie4_5_layer)
 
 
@@ -82,7 +84,7 @@ def _ernie4_5_layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def describe_glm4moe(model: Hyperparameters) -> DecoderSpec:
-    """GLM 4.5 to 4.7. The first layers are dense; sigmoids route, with a bias for the choice."""
+    """GLM 4.5 to 4.7. The first layers are dense; sigmoid routing, with a bias for the choice of experts."""
     if model.lists("rope.dimension_sections"):
         model.refuse("it rotates along several axes, as models that see do")
     return with_draft_head(model, plain_decoder(model, RopePairs.HALVES, _glm4_layer), _glm4_layer)
@@ -97,7 +99,7 @@ def _glm4_layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def describe_minimax_m2(model: Hyperparameters) -> DecoderSpec:
-    """MiniMax M2. Experts chosen by sigmoids and a bias, and norms over all heads of queries and keys."""
+    """MiniMax M2. Sigmoid routing with a bias, and norms over all heads of queries and of keys together."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         size = model.feed_forward_sizes[index]
@@ -108,7 +110,7 @@ def describe_minimax_m2(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_olmoe(model: Hyperparameters) -> DecoderSpec:
-    """OLMoE. Experts whose weights do not add up to 1, and norms over all heads of queries and keys."""
+    """OLMoE. Expert weights are not normalized to a sum of 1; norms over all heads of queries and of keys together."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         size = model.feed_forward_sizes[index]

@@ -1,4 +1,4 @@
-"""modern-bert: norms in front, a gate, and windows in all but each third layer."""
+"""modern-bert: norms before attention and feed-forward, gates, and windows in all but every third layer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, NormKind
 
 _PERIOD = 3
-"""The first of so many layers sees everything."""
+"""In each group of this many layers, the first has no window."""
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 _ACTIVATIONS = {"gelu": Activation.GELU, "silu": Activation.SILU, "swish": Activation.SILU, "swiglu": Activation.SILU}
 
 
 def describe_modern_bert(model: Hyperparameters) -> DecoderSpec:
-    """ModernBERT. The first layer takes the embedding as it is."""
+    """ModernBERT. The first layer usually has no norm before attention."""
     window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
     listed = model.flags_of_layers("attention.sliding_window_pattern")
     period = 0 if listed else model.integer("attention.sliding_window_pattern", _PERIOD, low=0)

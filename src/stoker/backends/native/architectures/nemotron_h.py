@@ -1,5 +1,5 @@
-"""Nemotron H: each block of the file is Mamba 2, attention without
-positions, or a feed-forward with squared ReLU, with experts or without.
+"""Nemotron H: each block of the file is Mamba 2, attention without position encoding, or a feed-forward with squared
+ReLU, with or without experts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 
 def describe_nemotron_h(model: Hyperparameters) -> DecoderSpec:
-    """Nemotron H, Nano 2, Nano 3. Layers that guess further tokens are left alone."""
+    """Nemotron H, Nano 2, Nano 3. Draft heads (multi-token prediction) are ignored."""
     return decoder(
         model,
         activation=Activation.RELU_SQUARED,
@@ -30,10 +30,10 @@ describe_nemotron_h_moe = describe_nemotron_h
 
 
 def _layers(model: Hyperparameters) -> Iterator[Layer]:
-    """A block that mixes positions, with the feed-forward behind it if there is one.
+    """The layers: each is a block with attention or Mamba 2, and the feed-forward block after it, if any.
 
     Raises:
-        ModelUnsupported: a feed-forward comes first, or behind another one.
+        ModelUnsupported: a feed-forward is the first block, or follows another one.
     """
     sizes = [*model.feed_forward_sizes, 0]
     if any(before and size for before, size in zip([1, *sizes], sizes, strict=False)):
@@ -45,7 +45,7 @@ def _layers(model: Hyperparameters) -> Iterator[Layer]:
 
 
 def _feed_forward(model: Hyperparameters, index: int, size: int) -> dict[str, Any]:
-    """Of a block of the file, by the names of `Layer`."""
+    """The feed-forward in a block of the file, as fields of `Layer`."""
     if not size:
         return {"feed_forward_norm": None, "gate": None, "up": None, "down": None, "experts": None}
     block, hidden, suffix = f"blk.{index}", model.hidden_size, ""

@@ -1,4 +1,4 @@
-"""olmo2: norms after attention and feed-forward alone, and one over all heads; OLMo 3 has windows."""
+"""olmo2: norms only after attention and feed-forward, and over all heads together; OLMo 3 has sliding windows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stoker.backends.native.kinds import HeadNorms, RopePairs
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD = 4
-"""Each so-many-th layer sees everything."""
+"""In each group of this many layers, the last has no window."""
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe_olmo2(model: Hyperparameters) -> DecoderSpec:
-    """OLMo 2 and 3. Only layers that see everything are stretched."""
+    """OLMo 2 and 3. Only layers without a window have RoPE scaling."""
     everything = rope(model, RopePairs.HALVES)
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(

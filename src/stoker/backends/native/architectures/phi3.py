@@ -1,7 +1,7 @@
-"""Phi 3 and 4: fused matrices, partly rotated heads, and LongRoPE with divisors for short and long contexts.
+"""Phi 3 and 4: fused matrices, RoPE on a part of each head, and LongRoPE with divisors for short and long contexts.
 
-The sliding window of the 4k models is left alone, as libllama does: their files do not say it reliably, and it is half
-of the context.
+The sliding window of the 4k models is ignored, as in libllama: their files do not say reliably that they have one, and
+it is half of the context.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def describe_phi3(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_phimoe(model: Hyperparameters) -> DecoderSpec:
-    """Phi 3.5 MoE and Phi mini MoE. Experts, and biases in all norms and matrices; as libllama computes it, whose norms
-    leave the mean.
+    """Phi 3.5 MoE and Phi mini MoE. A phi3 with experts, and biases in all norms and matrices. Its norms do not
+    subtract the mean, as in libllama.
     """
     return _decoder(model, _expert_layer, norm=NormKind.RMS_BIASED, output_norm=model.biased_norm("output_norm"))
 

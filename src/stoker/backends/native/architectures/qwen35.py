@@ -1,4 +1,4 @@
-"""Qwen 3 Next, 3.5 and 3.6: gated delta nets, and attention with a gate behind it in each fourth layer."""
+"""Qwen 3 Next, 3.5 and 3.6: gated delta nets, and gated attention in every fourth layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def describe_qwen35(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_qwen35moe(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 3.5 and 3.6 with experts, beside a block that all rows share, with a gate."""
+    """Qwen 3.5 and 3.6 with experts. A qwen35 with experts and a gated shared expert."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         return _layer(model, index, **_gated_experts(model, index))
@@ -37,10 +37,10 @@ def describe_qwen35moe(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_qwen3next(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 3 Next. A qwen35moe whose neighboring heads share a key, and whose gates lie together.
+    """Qwen 3 Next. A qwen35moe in which adjacent heads of a delta net share a key, and beta and decay are fused:
 
     ```
-    blk.0.ssm_ba:  [ beta of the heads of key head 0 | their decay | beta of those of key head 1 | their decay | … ]
+    blk.0.ssm_ba:  [ beta of the heads of key head 0 | their decay | beta of the heads of key head 1 | … ]
     ```
     """
 
@@ -51,7 +51,7 @@ def describe_qwen3next(model: Hyperparameters) -> DecoderSpec:
 
 
 def _attention_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer with attention and a gate behind it, and what it has besides, by the names of `Layer`."""
+    """A layer with gated attention; `more`: further fields of `Layer`."""
     more["feed_forward_norm"] = model.norm(f"blk.{index}.post_attention_norm")
     return layer_with_head_norms(model, index, **_gated_queries(model, index), **more)
 
@@ -62,14 +62,14 @@ def _further_layer(model: Hyperparameters, index: int) -> Layer:
 
 
 def _gated_experts(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """Experts whose weights add up to 1 and the block beside them, by the names of `Layer`."""
+    """Experts with normalized weights and the gated shared expert, as fields of `Layer`."""
     gate = model.linear(f"blk.{index}.ffn_gate_inp_shexp", 1, model.hidden_size)
     shared_size = model.integer("expert_shared_feed_forward_length", model.feed_forward_sizes[index])
     return expert_parts(model, index, shared_size=shared_size, routing={"is_normalised": True, "shared_gate": gate})
 
 
 def _has_attention(model: Hyperparameters, index: int) -> bool:
-    """As the file lists it, or in each so-many-th layer."""
+    """Whether a layer has attention: as the file lists it, or every `full_attention_interval`-th layer."""
     are_recurrent = model.flags_of_layers("attention.recurrent_layers")
     if are_recurrent is not None:
         return not are_recurrent[index]
@@ -77,7 +77,7 @@ def _has_attention(model: Hyperparameters, index: int) -> bool:
 
 
 def _gated_queries(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """By the names of `Layer`.
+    """Queries and their gates, as fields of `Layer`. They are fused in the file:
 
     ```
     blk.3.attn_q:  [ rows of query head 0 | of its gate | rows of query head 1 | of its gate | … ]
@@ -92,7 +92,7 @@ def _gated_queries(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def _delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
-    """The parts of a gated delta net, by the names of `Layer`.
+    """The parts of a gated delta net, as fields of `Layer`.
 
     ```
     blk.0.attn_qkv:  [ rows of queries | rows of keys | rows of values ]
@@ -100,11 +100,11 @@ def _delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
 
     Args:
         model: the file.
-        index: which layer.
+        index: index of the layer.
 
     Raises:
         ModelFileInvalid: sizes contradict one another.
-        ModelUnsupported: matrices are put together in another way.
+        ModelUnsupported: the matrices are laid out in another way.
     """
     block, hidden = f"blk.{index}", model.hidden_size
     size, num_keys = model.integer("ssm.state_size"), model.integer("ssm.group_count", high=_MAX_HEADS)
@@ -144,7 +144,7 @@ def _delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def _layer(model: Hyperparameters, index: int, mixer: _Mixer = _delta_net, **more: Any) -> Layer:
-    """A layer with a gated delta net, or with attention, and what it has besides, by the names of `Layer`."""
+    """A layer with `mixer` (a gated delta net) or with gated attention; `more`: further fields of `Layer`."""
     if _has_attention(model, index):
         return _attention_layer(model, index, **more)
     norm = model.norm(f"blk.{index}.post_attention_norm")
@@ -160,7 +160,8 @@ def _next_delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
 
 
 def _of_old_file(model: Hyperparameters, index: int, of: Recurrence) -> dict[str, Linear]:
-    """
+    """The matrices of a delta net in an old file, where they are fused:
+
     ```
     blk.0.ssm_in:  [ query of key head 0 | its key | values of its heads | their gates | query of key head 1 | … ]
     ```

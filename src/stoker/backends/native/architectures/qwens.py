@@ -1,5 +1,5 @@
-"""Qwen 1 to 3 and what is built like them: a llama with rotated halves, and biases of queries, keys and values or norms
-of heads. The biases are taken because a file has them.
+"""Qwen 1 to 3 and models of similar form: a llama with NeoX-style RoPE (halves), and biases of queries, keys and values
+or norms over heads. Biases are used because they are in the file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 _MELLUM_PERIOD = 4
 _EVERYTHING, _WINDOW = 0, 1
-"""Indices of the two ropes."""
+"""Indices into `DecoderSpec.ropes`."""
 
 
 def describe_qwen(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 1. Fused matrices; the feed-forward has half the size that the file says."""
+    """Qwen 1. A qwen2 with fused matrices; its feed-forward has half of the size in the file."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         block, size = f"blk.{index}", model.feed_forward_sizes[index] // 2
@@ -47,17 +47,17 @@ def describe_qwen(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_qwen2(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 2 and 2.5."""
+    """Qwen 2 and 2.5. Biases of queries, keys and values."""
     return plain_decoder(model, RopePairs.HALVES)
 
 
 def describe_pangu_embedded(model: Hyperparameters) -> DecoderSpec:
-    """openPangu Embedded. A qwen2 whose attention has a bias behind it, too."""
+    """openPangu Embedded. A qwen2 with a bias also in the output matrix of attention."""
     return plain_decoder(model, RopePairs.HALVES)
 
 
 def describe_seed_oss(model: Hyperparameters) -> DecoderSpec:
-    """Seed-OSS. A qwen2 with heads of their own size, and another name for the norm before the feed-forward."""
+    """Seed-OSS. A qwen2 with an explicit head size, and another name for the norm before the feed-forward."""
 
     def make(model: Hyperparameters, index: int) -> Layer:
         return layer(model, index, feed_forward_norm=model.norm(f"blk.{index}.post_attention_norm"))
@@ -66,8 +66,8 @@ def describe_seed_oss(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_qwen2moe(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 1.5 and 2 with experts. Beside them a block that all rows share, with a gate; the weights of a row's experts
-    do not add up to 1.
+    """Qwen 1.5 and 2 with experts. A qwen2 with experts and a gated shared expert; the weights of a row's experts are
+    not normalized to a sum of 1.
     """
 
     def make(model: Hyperparameters, index: int) -> Layer:
@@ -79,7 +79,7 @@ def describe_qwen2moe(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_qwen2vl(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 2 VL and 2.5 VL as text models. A qwen2 that rotates along several axes, which are one for text."""
+    """Qwen 2 VL and 2.5 VL as text models. A qwen2 with M-RoPE, which for text equals RoPE."""
     return plain_decoder(model, sectioned_rope(model, is_interleaved=False))
 
 
@@ -89,23 +89,23 @@ def describe_paddleocr(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_qwen3(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 3, dense. A norm over each head of queries and keys, no biases, heads of their own size."""
+    """Qwen 3, dense. Norms over each head of queries and keys, no biases, an explicit head size."""
     return plain_decoder(model, RopePairs.HALVES, layer_with_head_norms)
 
 
 def describe_qwen3moe(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 3 with experts."""
+    """Qwen 3 with experts. A qwen3 whose expert weights are normalized to a sum of 1."""
     return plain_decoder(model, RopePairs.HALVES, _normalised_experts)
 
 
 def _normalised_experts(model: Hyperparameters, index: int, **more: Any) -> Layer:
-    """A layer of experts whose weights add up to 1, and with norms of heads; `more` as of `layer`."""
+    """A layer with experts with normalized weights, and norms over heads. Arguments: see `layer`."""
     return expert_layer(model, index, routing={"is_normalised": True}, **head_norms(model, index), **more)
 
 
 def describe_qwen3vl(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 3 VL as a text model. Its rotations along several axes are one for text. Rows of images have parts of their
-    own for the first layers (deepstack).
+    """Qwen 3 VL as a text model. A qwen3 with M-RoPE, which for text equals RoPE. Rows of images have further parts for
+    the first layers (DeepStack).
     """
     num_deep = model.integer("n_deepstack_layers", 0, low=0, high=model.num_layers - 1)
     rotation = sectioned_rope(model, is_interleaved=True)
@@ -113,14 +113,14 @@ def describe_qwen3vl(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_qwen3vlmoe(model: Hyperparameters) -> DecoderSpec:
-    """Qwen 3 VL with experts as a text model. See `describe_qwen3vl`."""
+    """Qwen 3 VL with experts as a text model. A qwen3moe with the additions of `describe_qwen3vl`."""
     num_deep = model.integer("n_deepstack_layers", 0, low=0, high=model.num_layers - 1)
     rotation = sectioned_rope(model, is_interleaved=True)
     return plain_decoder(model, rotation, _normalised_experts, deep_layers=num_deep)
 
 
 def describe_mellum(model: Hyperparameters) -> DecoderSpec:
-    """Mellum 2. A qwen3moe with windows in three of four layers, of which the others alone are stretched."""
+    """Mellum 2. A qwen3moe with sliding windows in three of four layers; only the others have RoPE scaling."""
 
     def make(model: Hyperparameters, index: int, window: int | None) -> Layer:
         return _normalised_experts(model, index, rope=_WINDOW if window else _EVERYTHING, window=window)
@@ -130,7 +130,7 @@ def describe_mellum(model: Hyperparameters) -> DecoderSpec:
 
 
 def describe_apertus(model: Hyperparameters) -> DecoderSpec:
-    """Apertus. A qwen3 whose feed-forward has no gate, and an activation with numbers of its own in each layer."""
+    """Apertus. A qwen3 without feed-forward gates; its activation (xIELU) has parameters for each layer."""
     return plain_decoder(model, RopePairs.HALVES, _apertus_layer, divisors=DIVISORS, activation=Activation.XIELU)
 
 

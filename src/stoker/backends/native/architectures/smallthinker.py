@@ -1,5 +1,5 @@
-"""smallthinker: experts that are chosen before attention. Three of four layers have a window;
-the first, the fifth and so on see everything and rotate nothing.
+"""smallthinker: experts are chosen before attention. Three of four layers have a sliding window; the first, the fifth
+and so on have neither window nor RoPE.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 4
 _EVERYTHING, _WINDOW, _STANDS = 0, 1, 2
-"""Indices of the ropes."""
+"""Indices into `DecoderSpec.ropes`; `_STANDS`: no rotation."""
 
 
 def describe_smallthinker(model: Hyperparameters) -> DecoderSpec:
-    """SmallThinker 4B and 21B. Without windows, all layers rotate."""
+    """SmallThinker 4B and 21B. A model without windows has RoPE in all layers."""
     if not model.num_experts:
         model.refuse("it has no experts")
     rotates = rope(model, RopePairs.HALVES)
