@@ -12,6 +12,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,10 @@ import stoker
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULE = "stoker._native"
-TESTS = ("tests/unit/native",)
+TESTS = ("tests/unit/native", "tests/properties/test_sampling_kernels.py")
+"""Unless the arguments name others: a folder, a file, or tests of a file."""
+TIMEOUT_S = 3600
+"""Of a test. Checked instructions take many times as long, and some tests compute for seconds without checks."""
 RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
 BUILDS = ("guard", "tiles")
 """Alone; they need no runtime."""
@@ -41,9 +45,13 @@ def main(sanitizers: str, *pytest_arguments: str) -> int:
         command = [sys.executable, __file__, sanitizers, *pytest_arguments]
         return subprocess.run(command, env=environment, check=False).returncode
     use(Path(os.environ["STOKER_SANITIZED"]))
-    return pytest.main(
-        ["-q", "--capture=sys", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *TESTS, *pytest_arguments]
-    )
+    options = ["-q", "--capture=sys", "-p", "no:cacheprovider", "--rootdir", str(ROOT), f"--timeout={TIMEOUT_S}"]
+    return pytest.main([*options, *tests(pytest_arguments), *pytest_arguments])
+
+
+def tests(pytest_arguments: Sequence[str]) -> Sequence[str]:
+    """What to run besides what the arguments name: everything, if they name no tests."""
+    return () if any(argument.startswith("tests/") for argument in pytest_arguments) else TESTS
 
 
 def build(sanitizers: str) -> Path:
