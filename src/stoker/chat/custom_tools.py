@@ -66,7 +66,7 @@ def _format(raw: object, where: str) -> tuple[str, str | None]:
 
 def _grammar(raw: Mapping[str, Any], where: str) -> tuple[str, str]:
     syntax, definition = raw.get("syntax"), raw.get("definition")
-    if syntax not in _NOTATIONS:
+    if not isinstance(syntax, str) or syntax not in _NOTATIONS:
         raise InvalidInput(f"`{where}`: `syntax` must be regex or lark", parameter=f"{where}.syntax")
     if not isinstance(definition, str) or not definition:
         raise InvalidInput(f"`{where}`: `definition` is missing", parameter=f"{where}.definition")
