@@ -151,7 +151,12 @@ async def test_anthropic_s_clients_have_the_same_files_in_their_shape(tmp_path: 
         setting.now += 1
         second = await client.beta.files.upload(file=("b", b"b"))
         assert [each.id async for each in client.beta.files.list(limit=1)] == [second.id, first.id]
-        after = (await http.get(f"http://test/v1/files?after_id={second.id}", headers=client.default_headers)).json()
+        after = (
+            await http.get(
+                f"http://test/v1/files?after_id={second.id}",
+                headers={"x-api-key": "sk-alice", "anthropic-version": "2023-06-01"},
+            )
+        ).json()
         assert ([each["id"] for each in after["data"]], after["has_more"]) == ([first.id], False)
         assert await client.beta.files.retrieve_metadata(first.id) == first
         assert await (await client.beta.files.download(first.id)).read() == b"abc"

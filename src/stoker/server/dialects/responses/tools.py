@@ -47,15 +47,14 @@ def is_of_hosted_tool(item: Mapping[str, Any]) -> bool:
 
 def own_choice(choice: object) -> object:
     """The `tool_choice` of a request, without the tools that OpenAI's servers run in a list of allowed tools."""
-    match choice:
-        case {"type": "allowed_tools", "tools": list() as tools}:
-            allowed = cast("list[object]", tools)
-            own = [
-                tool for tool in allowed if not isinstance(tool, dict) or not _is_hosted(cast("dict[str, Any]", tool))
-            ]
-            return {**cast("dict[str, Any]", choice), "tools": own}
-        case _:
-            return choice
+    fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {}
+    if fields.get("type") != "allowed_tools" or not isinstance(fields.get("tools"), list):
+        return choice
+    return {**fields, "tools": [tool for tool in cast("list[object]", fields["tools"]) if not _is_hosted_tool(tool)]}
+
+
+def _is_hosted_tool(tool: object) -> bool:
+    return isinstance(tool, dict) and _is_hosted(cast("dict[str, Any]", tool))
 
 
 def full_name(item: Mapping[str, Any]) -> Any:
