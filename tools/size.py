@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 60
 MAX_ROOM_LINES = {
     "core": 6_160,  # pools whose size moves between models
     "engine": 8_500,  # short texts are tokenized on the main thread; idle engines prepare grammars
-    "grammars": 5_030,  # a process of their own reads texts of constraints; escape sequences of JSON
+    "grammars": 5_035,  # a process of their own reads texts of constraints; escape sequences of JSON
     "text/chat_formats": 2_510,  # other forms of conversations that a template refuses or drops a part of
     "chat": 1_210,  # tools that a message describes, and results of tools with images
     "sampling": 1_900,
@@ -32,7 +32,7 @@ MAX_ROOM_LINES = {
     "server/dialects/llamacpp": 1_100,
     "server/dialects/ollama": 1_870,  # models are created over HTTP, and only those that can be used are listed
     "server/dialects/openai": 900,
-    "server/dialects/responses": 2_280,  # conversations and their items
+    "server/dialects/responses": 2_430,  # conversations and their items
     "backends/llama": 2_450,  # libllama's hybrids give keys and values apart from states
     "backends/onnx": 3_150,  # decoders and encoders of texts, and for images a processor for each family
 }

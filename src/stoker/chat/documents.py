@@ -14,7 +14,7 @@ from stoker.media.pages import PAGE_SIDE, SMALL_PAGE_SIDE, Page
 from stoker.text.media_parts import MAX_MEDIA_BYTES, MediaPart, decoded_file, media_from_bytes
 from stoker.text.messages import Part, PartGroup, TextPart, content_parts
 
-DOCUMENT_TYPES = ("document", "file", "input_file")
+DOCUMENT_TYPES = ("document", "file", "input_file", "search_result")
 """Types of parts that are documents."""
 
 _MAX_DEPTH = 8
@@ -78,6 +78,8 @@ def read_document(fields: Mapping[str, Any], reader: DocumentReader, *, takes_im
     """The content of one document as text and image parts. See `read_documents` for arguments and errors."""
     if fields.get("type") == "document":
         about, content = _anthropic(fields, where)
+    elif fields.get("type") == "search_result":
+        about, content = _search_result(fields, where)
     else:
         about, content = _openai(fields, where)
     if isinstance(content, bytes):
@@ -121,6 +123,12 @@ def _anthropic(fields: Mapping[str, Any], where: str) -> tuple[list[str], str | 
         case _:
             message = f"`{where}.source` of a document must be of type base64, text, content, url or file"
             raise InvalidInput(message, parameter=f"{where}.source")
+
+
+def _search_result(fields: Mapping[str, Any], where: str) -> tuple[list[str], Sequence[Part]]:
+    """The title and the source of a search result in Anthropic's format, and its content."""
+    about = [text for name in ("title", "source") if isinstance(text := fields.get(name), str)]
+    return about, content_parts(fields.get("content"), f"{where}.content")
 
 
 def _openai(fields: Mapping[str, Any], where: str) -> tuple[list[str], bytes]:

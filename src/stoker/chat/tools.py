@@ -72,7 +72,7 @@ def _format(raw: object, where: str) -> tuple[str, str | None]:
 
 def _grammar(raw: Mapping[str, Any], where: str) -> tuple[str, str]:
     syntax, definition = raw.get("syntax"), raw.get("definition")
-    if syntax not in _NOTATIONS:
+    if not isinstance(syntax, str) or syntax not in _NOTATIONS:
         raise InvalidInput(f"`{where}`: `syntax` must be regex or lark", parameter=f"{where}.syntax")
     if not isinstance(definition, str) or not definition:
         raise InvalidInput(f"`{where}`: `definition` is missing", parameter=f"{where}.definition")
@@ -289,19 +289,26 @@ def _choice(raw: object, names: Sequence[str]) -> tuple[Mode, frozenset[str] | N
 
 
 def _allowed(raw: Mapping[str, Any], names: Sequence[str]) -> tuple[Mode, frozenset[str]]:
-    inner = cast("Mapping[str, Any]", raw.get("allowed_tools") or raw)
+    found: object = raw.get("allowed_tools") or raw
+    inner = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {"tools": found}
     mode = inner.get("mode", "auto")
     if mode not in ("auto", "required"):
         raise InvalidInput("`tool_choice.mode` must be auto or required", parameter="tool_choice.mode")
-    given = cast("list[Mapping[str, Any]]", inner.get("tools") or [])
+    given: object = inner.get("tools") or []
+    if not isinstance(given, list):
+        raise InvalidInput("`tool_choice.tools` must be a list of tools", parameter="tool_choice.tools")
     if mode == "required" and not given:
         raise InvalidInput("`tool_choice` requires a tool, but allows none", parameter="tool_choice.tools")
-    return mode, _named([_chosen_name(tool) for tool in given], names)
+    return mode, _named([_chosen_name(tool) for tool in cast("list[object]", given)], names)
 
 
-def _chosen_name(tool: Mapping[str, Any]) -> str:
-    function = cast("Mapping[str, object]", tool.get("function") or tool.get("custom") or tool)
-    return str(function.get("name"))
+def _chosen_name(tool: object) -> str:
+    match tool:
+        case {"function": {"name": str(name)}} | {"custom": {"name": str(name)}} | {"name": str(name)}:
+            return name
+        case _:
+            message = "each of `tool_choice.tools` must be an object with the name of a tool"
+            raise InvalidInput(message, parameter="tool_choice.tools")
 
 
 def _named(wanted: Sequence[str], names: Sequence[str]) -> frozenset[str]:

@@ -81,8 +81,13 @@ class Flat:
     @property
     def is_free(self) -> bool:
         """Whether every value is allowed."""
+        return self.types == frozenset(ALL_TYPES) and self.has_types_only
+
+    @property
+    def has_types_only(self) -> bool:
+        """Whether every value of the allowed types is allowed."""
         demands = (self.limits, self.patterns, self.formats, self.properties, self.required, self.names, self.items)
-        return self.types == frozenset(ALL_TYPES) and self.values is None and not any(demands) and self.unique is None
+        return self.values is None and not any(demands) and self.unique is None
 
     def limit(self, keyword: str, value: Json) -> None:
         """Adds a limit; of two limits for one keyword, the stricter one is kept."""

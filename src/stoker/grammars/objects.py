@@ -97,7 +97,7 @@ def _renamed(members: _Members, flat: Flat, lowering: Lowering) -> _Members:
     if members.is_closed:
         return members
     ways = [way for way in lowering.flats(flat.names) if "string" in way.types]
-    if any(way.is_free or (way.types == frozenset({"string"}) and Flat(types=way.types) == way) for way in ways):
+    if any(way.has_types_only for way in ways):
         return members
     if members.patterns or any(way.formats for way in ways):
         lowering.refuse("propertyNames", "it stands beside patterns, or has a format", flat.names[0])

@@ -72,6 +72,11 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     ),
     ({"type": "array", "prefixItems": {"type": "string"}, "items": {}}, ['["a", "b"]', "[]"], ['["a", 1]', "[1]"]),
     ({"type": "object", "propertyNames": {"pattern": "^a"}}, ['{"ab": 1}', "{}"], ['{"ba": 1}']),
+    (
+        {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "number"}},
+        ['{"a": 1}', "{}"],
+        ['{"a": "b"}'],
+    ),
     ({"type": "object", "propertyNames": {"enum": ["x", "y"]}}, ['{"x": 1}'], ['{"z": 1}']),
     ({"type": "object", "propertyNames": {"maxLength": 2}}, ['{"xx": 1}'], ['{"xxx": 1}']),
     (

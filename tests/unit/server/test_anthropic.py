@@ -199,7 +199,17 @@ def test_document_of_plain_text_is_text_with_its_title():
     assert runtime.rendered[-1][0][0].text == "Weather\nof today\nIt rains.\nIt rains.\nso?"
 
 
-@pytest.mark.parametrize("kind", ["image", "document", "search_result", "server_tool_use", "something_new"])
+def test_a_summary_of_anthropic_s_servers_is_a_text_of_the_answer_that_begins_with_it():
+    runtime = FakeRuntime()
+    summary, mark = {"type": "compaction", "content": "We met."}, {"type": "fallback", "from": {}, "to": {}}
+    text = {"type": "text", "text": "Go on."}
+    history = [*HI, {"role": "assistant", "content": [summary, mark, text, {**summary, "content": None}]}, *HI]
+    response = message(runtime, messages=history)
+    assert (response.status_code, response.headers["x-stoker-ignored"]) == (200, "messages[1].content[1]")
+    assert [m.text for m in runtime.rendered[-1][0]] == ["hi", "We met.\nGo on.", "hi"]
+
+
+@pytest.mark.parametrize("kind", ["image", "document", "container_upload", "server_tool_use", "something_new"])
 def test_block_that_is_no_text_is_refused_by_its_place(kind: str):
     content = [{"type": "text", "text": "a"}, {"type": kind}]
     response = message(FakeRuntime(), messages=[{"role": "user", "content": content}])

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx2
 import openai
 import pytest
@@ -131,6 +132,37 @@ async def test_files_are_kept_listed_and_deleted(tmp_path: Path) -> None:
         setting.now += 3600
         assert [each.id async for each in client.files.list()] == []
     assert not [path for path in (tmp_path / "f" / "files").iterdir() if path.suffix != ".lock"]
+
+
+@live
+async def test_anthropic_s_clients_have_the_same_files_in_their_shape(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=setting.app))
+        client = anthropic.AsyncAnthropic(api_key="sk-alice", base_url="http://test", http_client=http, max_retries=0)
+        first = await client.beta.files.upload(file=("a.pdf", b"abc", "application/pdf"))
+        assert (first.type, first.filename, first.mime_type, first.size_bytes) == (
+            "file",
+            "a.pdf",
+            "application/pdf",
+            3,
+        )
+        assert first.created_at.timestamp() == setting.now
+        assert (await setting.client().files.retrieve(first.id)).purpose == "user_data"
+        setting.now += 1
+        second = await client.beta.files.upload(file=("b", b"b"))
+        assert [each.id async for each in client.beta.files.list(limit=1)] == [second.id, first.id]
+        after = (
+            await http.get(
+                f"http://test/v1/files?after_id={second.id}",
+                headers={"x-api-key": "sk-alice", "anthropic-version": "2023-06-01"},
+            )
+        ).json()
+        assert ([each["id"] for each in after["data"]], after["has_more"]) == ([first.id], False)
+        assert await client.beta.files.retrieve_metadata(first.id) == first
+        assert await (await client.beta.files.download(first.id)).read() == b"abc"
+        assert (await client.beta.files.delete(first.id)).type == "file_deleted"
+        with pytest.raises(anthropic.NotFoundError):
+            await client.beta.files.retrieve_metadata(first.id)
 
 
 @live

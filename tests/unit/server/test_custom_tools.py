@@ -199,6 +199,7 @@ def test_a_custom_tool_is_chosen(choice: Any) -> None:
         ({"type": "picture"}, "tools[0].format.type"),
         ("text", "tools[0].format"),
         ({"type": "grammar", "syntax": "ebnf", "definition": "x"}, "tools[0].format.syntax"),
+        ({"type": "grammar", "syntax": ["regex"], "definition": "x"}, "tools[0].format.syntax"),
         ({"type": "grammar", "syntax": "lark"}, "tools[0].format.definition"),
         ({**LARK, "definition": "start: nothing"}, "tools[0].format.definition"),
         ({"type": "grammar", "grammar": 3}, "tools[0].format.grammar"),

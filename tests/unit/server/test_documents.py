@@ -22,6 +22,15 @@ BOTH_PAGES = "report.pdf\n[page 1 of 2]\nHello\n[page 2 of 2]\nWorld"
 NOTE = base64_of("Grüße".encode())
 
 
+FOUND = {
+    "type": "search_result",
+    "source": "https://a.example/b",
+    "title": "T",
+    "content": [{"type": "text", "text": "abc"}, {"type": "text", "text": "def"}],
+    "citations": {"enabled": True},
+}
+
+
 @pytest.fixture
 def no_process(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """Documents are read without a process; the sizes and places of those that were."""
@@ -83,6 +92,14 @@ def test_pages_are_images_too_for_a_model_that_takes_them(no_process: list[tuple
     assert text == f"[page 1 of 2]\nHello\n{first}[page 2 of 2]\nWorld\n{second}?"
     said(CHAT, chat({"type": "file", "file": {"file_data": PDF}}), runtime)
     assert no_process == [(512, "input[0].content[0]"), (1568, "messages[0].content[0]")]
+
+
+def test_search_results_are_texts_also_in_results_of_tools():
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [FOUND]}
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    assert said("/v1/messages", chat(FOUND), FakeRuntime()) == "T\nhttps://a.example/b\nabc\ndef\n?"
+    assert said("/v1/messages", {"messages": messages}, FakeRuntime()) == "T\nhttps://a.example/b\nabc\ndef"
 
 
 def test_texts_and_blocks_are_documents_also_in_results_of_tools():

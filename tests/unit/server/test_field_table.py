@@ -158,6 +158,8 @@ def test_nested_honoured_fields_are_those_of_a_wire_type():
         ("stream_options", "continuous_usage_stats"),
         ("stoker", "trace"),
         ("reasoning", "effort"),
+        ("reasoning", "summary"),
+        ("reasoning", "generate_summary"),
         ("output_config", "effort"),
         ("output_config", "format"),
         ("text", "format"),

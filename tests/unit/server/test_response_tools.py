@@ -110,6 +110,22 @@ def test_a_tool_that_openai_runs_cannot_be_required():
     assert response.status_code == 400
 
 
+def test_hosted_tools_in_a_list_of_allowed_tools_are_left_out():
+    allowed = [{"type": "web_search"}, {"type": "function", "name": "read"}]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": allowed}
+    _, response = respond([WEB, READ, NOTE], CALL.replace("files.", ""), tool_choice=choice)
+    assert [item["name"] for item in response.json()["output"]] == ["read"]
+    _, response = respond([WEB, READ], tool_choice={**choice, "mode": "required", "tools": allowed[:1]})
+    assert response.status_code == 400
+
+
+@pytest.mark.parametrize("tools", ["read", 5, {"name": "read"}, ["read"], [{"type": "mcp"}], [{"function": "read"}]])
+def test_a_malformed_list_of_allowed_tools_is_refused(tools: Any):
+    for inner in ({"tools": tools}, {"allowed_tools": {"tools": tools}}, {"allowed_tools": ["read"]}):
+        _, response = respond([READ], tool_choice={"type": "allowed_tools", "mode": "auto", **inner})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "tool_choice.tools")
+
+
 def test_references_to_an_output_are_the_same_as_the_output_sent_back():
     texts = ["<think>T</think>A", CALL, TEXT, {"text": "B", "finish_reason": "stop"}]
     runtime = FakeRuntime(lambda submit: texts)

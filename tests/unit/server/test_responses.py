@@ -220,6 +220,48 @@ def test_items_become_messages_and_nothing_of_the_history_is_lost():
     assert messages[3].tool_call_id == "c1"
 
 
+@pytest.mark.parametrize("as_summary", [{}, {"reasoning": {"summary": "auto"}}])
+def test_reasoning_belongs_to_the_stored_answer_as_content_and_as_summary(as_summary: dict[str, Any]):
+    runtime = FakeRuntime(lambda submit: ["<think>T</think>A", {"text": "", "finish_reason": "stop"}])
+    app = make_app(runtime)
+    conversation = ask(app, "POST", "/v1/conversations", json={}).json()["id"]
+    first = create(app, **as_summary)
+    create(app, previous_response_id=first["id"])
+    create(app, conversation=conversation, **as_summary)
+    create(app, conversation=conversation)
+    for turn in (1, 3):
+        assert [(m.text, m.reasoning) for m in runtime.rendered[turn][0]] == [("hi", None), ("A", "T"), ("hi", None)]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
+        {"type": "code_interpreter_call", "id": "ci_1", "code": "1", "container_id": "c", "outputs": None},
+        {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "n", "arguments": "{}", "output": "o"},
+        {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"},
+    ],
+)
+def test_calls_of_hosted_tools_in_a_conversation_are_left_out_and_listed(item: dict[str, Any]):
+    runtime = FakeRuntime()
+    body = {"input": [*ITEMS[:3], item, *ITEMS[3:]]}
+    response = ask(make_app(runtime), "POST", "/v1/responses", json=body)
+    assert response.status_code == 200
+    assert response.headers["x-stoker-ignored"] == "input[3]"
+    create(make_app(runtime), input=ITEMS)
+    assert runtime.rendered[0][0] == runtime.rendered[1][0]
+    (bad,) = [{"type": "function_call_output", "call_id": "c1", "output": 5}]
+    response = ask(make_app(runtime), "POST", "/v1/responses", json={"input": [item, bad]})
+    assert response.json()["error"]["param"] == "input[1].content"
+
+
+def test_context_management_has_no_effect():
+    runtime = FakeRuntime()
+    asked = [{"type": "compaction", "compact_threshold": 50_000}]
+    response = ask(make_app(runtime), "POST", "/v1/responses", json={"input": "hi", "context_management": asked})
+    assert (response.status_code, response.headers["x-stoker-ignored"]) == (200, "context_management")
+
+
 def test_thoughts_are_sent_back_as_one_text():
     for sent in (sealed("Twö\ncities."), "gAAAA-of-another-server", "stoker-1:%%%"):
         runtime = FakeRuntime()

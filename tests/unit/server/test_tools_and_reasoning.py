@@ -351,10 +351,30 @@ def test_responses_whole() -> None:
     assert reply["tools"] == RESPONSES_TOOLS
 
 
-def test_a_summary_of_reasoning_is_not_made() -> None:
-    reply = respond(app_of(), reasoning={"effort": "low", "summary": "auto"})
-    assert "reasoning.summary" in reply.headers["x-stoker-ignored"]
-    assert reply.json()["output"][0]["summary"] == []
+@pytest.mark.parametrize("name", ["summary", "generate_summary"])
+def test_clients_that_show_only_summaries_get_the_reasoning_as_one(name: str) -> None:
+    reply = respond(app_of(), reasoning={"effort": "low", name: "auto"}).json()
+    assert reply["reasoning"] == {"effort": "low", "summary": "auto"}
+    assert reply["output"][0]["summary"] == [{"type": "summary_text", "text": "Two cities."}]
+    assert reply["output"][0]["content"] == []
+    assert respond(app_of(), reasoning={name: "none"}).json()["output"][0]["summary"] == []
+    assert respond(app_of(), reasoning={name: "loud"}).status_code == 400
+
+
+def test_a_stream_has_the_reasoning_as_a_summary() -> None:
+    events = [json.loads(data) for data in _data(respond(app_of(), reasoning={"summary": "detailed"}, stream=True))]
+    item_id = events[2]["item"]["id"]
+    thought = [event for event in events if item_id in (event.get("item_id"), event.get("item", {}).get("id"))]
+    part = {"type": "summary_text", "text": "Two cities."}
+    added, opened, *deltas, said, closed, done = thought
+    assert (added["item"]["summary"], added["item"]["content"]) == ([], [])
+    assert (opened["type"], opened["part"]["text"]) == ("response.reasoning_summary_part.added", "")
+    assert {delta["type"] for delta in deltas} == {"response.reasoning_summary_text.delta"}
+    assert "".join(delta["delta"] for delta in deltas) == part["text"]
+    assert (said["type"], said["text"]) == ("response.reasoning_summary_text.done", part["text"])
+    assert (closed["type"], closed["part"]) == ("response.reasoning_summary_part.done", part)
+    assert done["item"]["summary"] == events[-1]["response"]["output"][0]["summary"] == [part]
+    assert {event["summary_index"] for event in (opened, *deltas, said, closed)} == {0}
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -9,10 +9,16 @@ from starlette.responses import FileResponse, Response
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.server.api import Call, Router
+from stoker.server.batches.anthropic_files import (
+    ANTHROPIC_PURPOSE,
+    DeletedAnthropicFile,
+    anthropic_file,
+    anthropic_list,
+)
 from stoker.server.batches.batches import Batches
 from stoker.server.batches.files import Upload, owner_tag
 from stoker.server.batches.lines import URLS
-from stoker.server.batches.records import FileRecord
+from stoker.server.batches.records import BatchRecord, FileRecord
 from stoker.server.batches.types import (
     BATCH_FIELDS,
     Batch,
@@ -27,17 +33,20 @@ from stoker.server.batches.types import (
     file_of,
 )
 from stoker.server.batches.upload import receive_file
+from stoker.server.error_shapes import is_anthropic
 from stoker.server.errors import json_response
 from stoker.server.observe.account import account_of
 
 router = Router(api="OpenAI")
 
-ListedT = TypeVar("ListedT", File, Batch)
+ListedT = TypeVar("ListedT", FileRecord, BatchRecord)
 
 _PURPOSES = get_args(Purpose)
 _LIVES_S = (3600, 2_592_000)
 _MAX_FILES_PAGE = 10_000
 _MAX_BATCHES_PAGE = 100
+_AFTER = ("after", "after_id", "page")
+"""Names of the query's field for the id that precedes a page: OpenAI's, and two of Anthropic's."""
 _MAX_METADATA = 16
 _MAX_METADATA_CHARS = (64, 512)
 
@@ -54,10 +63,10 @@ async def create_file(call: Call[None]) -> Response:
     files = _batches(call).files
     upload = await receive_file(call.request, files, _owner(call), call.config.body_timeout_s)
     try:
-        record = await files.keep(upload, upload.filename, _purpose(upload), lives_s=_lives_s(upload))
+        record = await files.keep(upload, upload.filename, _purpose(call, upload), lives_s=_lives_s(upload))
     finally:
         await files.drop(upload)
-    return json_response(file_of(record))
+    return _shown(call, record)
 
 
 @router.endpoint(
@@ -65,22 +74,25 @@ async def create_file(call: Call[None]) -> Response:
     "/v1/files",
     "Lists the files that are stored for this API key.",
     aliases=("/files",),
-    query={"purpose": str, "limit": int, "order": str, "after": str},
+    query={"purpose": str, "limit": int, "order": str, "after": str, "after_id": str, "page": str},
     reply=FileList,
 )
 async def list_files(call: Call[None]) -> Response:
     purpose = call.query.get("purpose")
     records = await _batches(call).files.all_of(_owner(call))
-    found = [file_of(record) for record in records if purpose in (None, record.purpose)]
+    found = [record for record in records if purpose in (None, record.purpose)]
     page, has_more = _page(call, found, _MAX_FILES_PAGE, _MAX_FILES_PAGE)
-    return json_response(FileList(data=page, first_id=_id(page, 0), last_id=_id(page, -1), has_more=has_more))
+    if is_anthropic(call.request.scope):
+        return json_response(anthropic_list(page, has_more=has_more))
+    data = [file_of(record) for record in page]
+    return json_response(FileList(data=data, first_id=_id(page, 0), last_id=_id(page, -1), has_more=has_more))
 
 
 @router.endpoint(
     "GET", "/v1/files/{file_id}", "Shows a stored file, without its bytes.", aliases=("/files/{file_id}",), reply=File
 )
 async def get_file(call: Call[None]) -> Response:
-    return json_response(file_of(await _file(call)))
+    return _shown(call, await _file(call))
 
 
 @router.endpoint(
@@ -104,7 +116,8 @@ async def delete_file(call: Call[None]) -> Response:
     if reader is not None:
         raise InvalidInput(f"the batch {reader.id} still reads this file; cancel it first", parameter="file_id")
     await batches.files.delete(record)
-    return json_response(DeletedFile(id=record.id))
+    deleted = DeletedAnthropicFile if is_anthropic(call.request.scope) else DeletedFile
+    return json_response(deleted(id=record.id))
 
 
 @router.endpoint(
@@ -137,9 +150,9 @@ async def create_batch(call: Call[BatchRequest]) -> Response:
     reply=BatchList,
 )
 async def list_batches(call: Call[None]) -> Response:
-    found = [batch_of(record) for record in _batches(call).all_of(_owner(call))]
-    page, has_more = _page(call, found, 20, _MAX_BATCHES_PAGE)
-    return json_response(BatchList(data=page, first_id=_id(page, 0), last_id=_id(page, -1), has_more=has_more))
+    page, has_more = _page(call, _batches(call).all_of(_owner(call)), 20, _MAX_BATCHES_PAGE)
+    data = [batch_of(record) for record in page]
+    return json_response(BatchList(data=data, first_id=_id(page, 0), last_id=_id(page, -1), has_more=has_more))
 
 
 @router.endpoint(
@@ -176,8 +189,12 @@ async def _file(call: Call[None]) -> FileRecord:
     return await _batches(call).files.get(_owner(call), call.path_parameter("file_id"))
 
 
-def _purpose(upload: Upload) -> str:
-    purpose = upload.fields.get("purpose")
+def _shown(call: Call[None], record: FileRecord) -> Response:
+    return json_response(anthropic_file(record) if is_anthropic(call.request.scope) else file_of(record))
+
+
+def _purpose(call: Call[None], upload: Upload) -> str:
+    purpose = upload.fields.get("purpose", ANTHROPIC_PURPOSE if is_anthropic(call.request.scope) else None)
     if purpose is None or purpose not in _PURPOSES:
         said = "is missing" if purpose is None else f"is {purpose[:40]!r}"
         raise InvalidInput(f"`purpose` {said}: it must be one of {', '.join(_PURPOSES)}", parameter="purpose")
@@ -209,7 +226,8 @@ def _page(call: Call[None], items: Sequence[ListedT], usual: int, most: int) -> 
 
     The items are given with the newest first.
     """
-    order, limit, after = (call.query.get(name) for name in ("order", "limit", "after"))
+    order, limit = (call.query.get(name) for name in ("order", "limit"))
+    after = next((call.query[name] for name in _AFTER if name in call.query), None)
     if order not in (None, "asc", "desc"):
         raise InvalidInput("`order` must be asc or desc", parameter="order")
     limit = str(usual) if limit is None else limit
@@ -224,5 +242,5 @@ def _page(call: Call[None], items: Sequence[ListedT], usual: int, most: int) -> 
     return rest[: int(limit)], len(rest) > int(limit)
 
 
-def _id(page: Sequence[File | Batch], index: int) -> str | None:
+def _id(page: Sequence[FileRecord | BatchRecord], index: int) -> str | None:
     return page[index].id if page else None

@@ -69,7 +69,7 @@ CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
 _SEARCH = "tool_search_tool_"
 _HOSTED = ("web_search_", "web_fetch_", "code_execution_", "advisor_", _SEARCH)
 """Prefixes of the types of tools that Anthropic's servers run."""
-_HOSTED_CALLS = ("server_tool_use", "mcp_tool_use")
+_HOSTED_CALLS = ("server_tool_use", "mcp_tool_use", "mcp_tool_listing", "fallback")
 
 
 def own_tools(tools: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -94,7 +94,7 @@ def own_tools(tools: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str
 
 
 def is_of_hosted_tool(block: object) -> bool:
-    """Whether a block of an answer is a call, or the result, of a tool that Anthropic's servers ran.
+    """Whether a block of an answer comes from Anthropic's servers instead of the model, such as a tool that they ran.
 
     Such blocks occur in conversations that began with Anthropic's models. The results are often encrypted, but the text
     of the answer tells what they were used for.
@@ -105,7 +105,8 @@ def is_of_hosted_tool(block: object) -> bool:
 
 def not_available(tool: Mapping[str, Any], where: str) -> UnsupportedParameter:
     """The error for a tool whose type is not supported."""
-    message = f"`{where}`: tools of type {_kind(tool)!r} are not available here, only those that the client runs"
+    known = "only those with an `input_schema`, and `bash`, text editors and `memory`"
+    message = f"`{where}`: tools of type {_kind(tool)!r} are not available here, {known}"
     return UnsupportedParameter(message, parameter=f"{where}.type")
 
 

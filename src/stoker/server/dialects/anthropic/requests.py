@@ -198,8 +198,10 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
         case {"type": "tool_result", "tool_use_id": str(call_id)}:
             content = _failure(fields.get("content")) if fields.get("is_error") is True else fields.get("content")
             turn.results.append({"role": "tool", "tool_call_id": call_id, "content": content})
-        case {"type": "redacted_thinking"}:
-            pass  # encrypted by Anthropic's servers, so it is unreadable here
+        case {"type": "compaction", "content": str(summary)}:
+            turn.texts.append({"type": "text", "text": summary})
+        case {"type": "redacted_thinking" | "compaction"}:
+            pass  # encrypted by Anthropic's servers, so it is unreadable here; or a summary that failed
         case {"type": "thinking" | "tool_use" | "tool_result" as kind}:
             raise InvalidInput(f"`{where}` is not a valid block of type {kind!r}", parameter=where)
         case _:

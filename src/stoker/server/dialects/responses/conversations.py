@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from stoker.errors import ConversationNotFound, InvalidInput
 from stoker.server.dialects.responses.input_items import InputItem, item_of, item_parts
+from stoker.server.dialects.responses.reasoning_types import OutputReasoning
 from stoker.server.dialects.responses.shelf import Shelf, bytes_of
 from stoker.server.dialects.responses.store import answer_of
-from stoker.server.dialects.responses.types import OutputItem, OutputReasoning
+from stoker.server.dialects.responses.types import OutputItem
 from stoker.text.messages import Message
 
 _PREFIX = "conv_"
@@ -93,7 +94,7 @@ class StoredConversation:
         thought: str | None = None
         for item in output:
             if isinstance(item, OutputReasoning):
-                thought = item.content[0].text
+                thought = item.text
             else:
                 added.append(Entry(item.id, replace(answer_of([item]), reasoning=thought)))
                 thought = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
@@ -15,8 +15,16 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.sealing import unsealed
-from stoker.server.dialects.responses.tools import flat_tools, full_name, namespace_of, without_namespaces
+from stoker.server.dialects.responses.tools import (
+    flat_tools,
+    full_name,
+    is_of_hosted_tool,
+    namespace_of,
+    own_choice,
+    without_namespaces,
+)
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
+from stoker.server.fields import note_ignored
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import template_kwargs, top_logprobs
 from stoker.server.request.request import Caller, generation_request
@@ -55,7 +63,7 @@ def item_messages(items: Sequence[Mapping[str, Any]], where: str, find: FindItem
         UnsupportedParameter: the type of an item is not supported.
         ResponseNotFound: an item refers to a message that is not stored.
     """
-    raw = _with_reasoning([_chat_message(item, f"{where}[{index}]", find) for index, item in enumerate(items)])
+    raw = _with_reasoning(dict(_chat_messages(items, where, find)))
     if items and not raw:
         raise InvalidInput(f"`{where}` has no message in it", parameter=where)
     return tuple(message_from_dict(item, f"{where}[{index}]") for index, item in raw)
@@ -124,7 +132,7 @@ def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Me
     effort = wire.reasoning.effort if wire.reasoning is not None else None
     return Conversation(
         messages=[*instructions, *without_namespaces(messages)],
-        tools=tools_of(flat_tools(wire.tools or ()), wire.tool_choice),
+        tools=tools_of(flat_tools(wire.tools or ()), own_choice(wire.tool_choice)),
         thinking=Thinking(is_on=False if effort == "none" else None, is_preference=True),
         template_kwargs=template_kwargs(wire.chat_template_kwargs, effort),
     )
@@ -140,6 +148,17 @@ def _check_background(wire: ResponsesRequest) -> None:
 def _logprobs(wire: ResponsesRequest) -> int | None:
     top = top_logprobs(wire.top_logprobs)
     return (top or 0) if top or _LOGPROBS in (wire.include or ()) else None
+
+
+def _chat_messages(
+    items: Sequence[Mapping[str, Any]], where: str, find: FindItem
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the items as chat messages, by index, without those of tools that OpenAI's servers ran."""
+    for index, item in enumerate(items):
+        if is_of_hosted_tool(item):
+            note_ignored(f"{where}[{index}]")
+        else:
+            yield index, _chat_message(item, f"{where}[{index}]", find)
 
 
 def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[str, Any]:
@@ -186,11 +205,11 @@ def _is_thought(message: Mapping[str, Any]) -> bool:
     return "reasoning" in message and ("role" not in message or not has_more)
 
 
-def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+def _with_reasoning(raw: Mapping[int, dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     """Joins reasoning to the assistant's message after it, and calls to the one before; returns them by item index."""
     messages: list[tuple[int, dict[str, Any]]] = []
     thought = ""
-    for index, message in enumerate(raw):
+    for index, message in raw.items():
         if _is_thought(message):
             thought += message["reasoning"]
         elif thought and message.get("role") == "assistant":

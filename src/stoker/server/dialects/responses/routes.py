@@ -19,6 +19,7 @@ from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.input_items import input_items, page_of
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
+from stoker.server.dialects.responses.reasoning_types import ReasoningDoneEvent, SummaryDoneEvent, SummaryPartEvent
 from stoker.server.dialects.responses.requests import (
     conversation_id_of,
     input_messages,
@@ -39,7 +40,6 @@ from stoker.server.dialects.responses.types import (
     InputItems,
     OutputItemEvent,
     PieceEvent,
-    ReasoningDoneEvent,
     Response,
     ResponseEvent,
     ResponsePromptRequest,
@@ -112,6 +112,8 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
         TextDoneEvent,
         PieceEvent,
         ReasoningDoneEvent,
+        SummaryPartEvent,
+        SummaryDoneEvent,
         ArgumentsDoneEvent,
         InputDoneEvent,
     ),

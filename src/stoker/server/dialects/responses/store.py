@@ -17,6 +17,7 @@ import msgspec
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.input_items import item_parts
+from stoker.server.dialects.responses.reasoning_types import OutputReasoning
 from stoker.server.dialects.responses.shelf import Key, Shelf, bytes_of
 from stoker.server.dialects.responses.tools import full_name, namespace_of
 from stoker.server.dialects.responses.types import (
@@ -24,7 +25,6 @@ from stoker.server.dialects.responses.types import (
     OutputCustomCall,
     OutputItem,
     OutputMessage,
-    OutputReasoning,
     Response,
 )
 from stoker.text.chat_formats.custom import INPUT
@@ -72,7 +72,7 @@ class Stored:
 def answer_of(items: Sequence[OutputItem]) -> Message:
     """Joins the output items of a response to one message of the assistant."""
     texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
-    thoughts = [item.content[0].text for item in items if isinstance(item, OutputReasoning)]
+    thoughts = [item.text for item in items if isinstance(item, OutputReasoning)]
     calls = [_call(item) for item in items if isinstance(item, OutputCall | OutputCustomCall)]
     return Message(
         role="assistant",

@@ -15,6 +15,46 @@ from stoker.text.messages import Json, Message
 
 _HOSTED = ("web_search", "image_generation", "tool_search")
 """Prefixes of the types of tools that OpenAI's servers run, and that agents offer besides their own tools."""
+_HOSTED_ITEMS = frozenset(
+    {
+        "web_search_call",
+        "file_search_call",
+        "code_interpreter_call",
+        "image_generation_call",
+        "mcp_list_tools",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "tool_search_call",
+        "tool_search_output",
+        "program",
+        "program_output",
+        "compaction",
+        "compaction_trigger",
+    }
+)
+"""Types of the items that tools and summaries of OpenAI's servers leave in a conversation."""
+
+
+def is_of_hosted_tool(item: Mapping[str, Any]) -> bool:
+    """Whether an item of a conversation is the work of OpenAI's servers.
+
+    Such items occur in conversations that began with OpenAI's models. They have no results, or encrypted ones, but the
+    text of the answer tells what they were used for.
+    """
+    return str(item.get("type")) in _HOSTED_ITEMS
+
+
+def own_choice(choice: object) -> object:
+    """The `tool_choice` of a request, without the tools that OpenAI's servers run in a list of allowed tools."""
+    fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {}
+    if fields.get("type") != "allowed_tools" or not isinstance(fields.get("tools"), list):
+        return cast("object", choice)
+    return {**fields, "tools": [tool for tool in cast("list[object]", fields["tools"]) if not _is_hosted_tool(tool)]}
+
+
+def _is_hosted_tool(tool: object) -> bool:
+    return isinstance(tool, dict) and _is_hosted(cast("dict[str, Any]", tool))
 
 
 def full_name(item: Mapping[str, Any]) -> Any:

@@ -5,11 +5,12 @@ In requests `None` means "not given". The tables at the end honor, refuse or ign
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.server.dialects.responses.reasoning_types import OutputReasoning
 from stoker.server.fields import FieldTable, Ignored, NestedTables, Refused, honoured, ignored
 from stoker.server.request.fields import GenerationFields, Int
 from stoker.server.request.policies import NOTHING_GENERATED, SHARED
@@ -18,6 +19,17 @@ from stoker.server.request.policies import NOTHING_GENERATED, SHARED
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
     effort: str | None = None
     """Given to the chat template as `reasoning_effort`."""
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    """Unless it is `none`: the item `reasoning` has the whole reasoning as `summary` instead of `content`, because many
+    clients show only summaries."""
+    generate_summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    """Older name of `summary`."""
+
+    @property
+    def wanted_summary(self) -> str | None:
+        """The kind of summary that the request asks for; None = none."""
+        wanted = self.summary or self.generate_summary
+        return None if wanted == "none" else wanted
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,22 +120,6 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
     """`in_progress`, `completed` or `incomplete`."""
     content: list[OutputText]
     role: str = "assistant"
-
-
-class ReasoningText(msgspec.Struct, frozen=True, kw_only=True):
-    text: str
-    type: str = "reasoning_text"
-
-
-class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"):
-    """The model's reasoning before the answer."""
-
-    id: str
-    status: str
-    content: list[ReasoningText]
-    summary: list[Any] = []
-    encrypted_content: str | None = None
-    """The reasoning as one opaque text that the client can send back unchanged, if `include` requests it."""
 
 
 class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
@@ -361,7 +357,8 @@ class TextDoneEvent(_ItemEvent, frozen=True, kw_only=True):
 
 
 class PieceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.reasoning_text.delta`, `.function_call_arguments.delta` and `.custom_tool_call_input.delta`."""
+    """`response.reasoning_text.delta`, `.reasoning_summary_text.delta`, `.function_call_arguments.delta` and
+    `.custom_tool_call_input.delta`."""
 
     type: str
     sequence_number: int
@@ -369,14 +366,7 @@ class PieceEvent(msgspec.Struct, frozen=True, kw_only=True):
     output_index: int
     delta: str
     content_index: int | UnsetType = UNSET
-
-
-class ReasoningDoneEvent(_ItemEvent, frozen=True, kw_only=True):
-    """`response.reasoning_text.done`."""
-
-    content_index: int
-    text: str
-    type: str = "response.reasoning_text.done"
+    summary_index: int | UnsetType = UNSET
 
 
 class ArgumentsDoneEvent(_ItemEvent, frozen=True, kw_only=True):
@@ -400,7 +390,7 @@ _OWN: FieldTable = {
     "max_tool_calls": Ignored("it counts calls of built-in tools, of which there are none"),
     "prompt": Refused("there are no stored prompt templates"),
     "truncation": Ignored("prompts that are too long are refused, never truncated"),
-    "context_management": Refused("prompts are never truncated; send a shorter one", ([],)),
+    "context_management": Ignored("the conversation is used as sent: nothing is summarized or truncated"),
     "logprobs": Refused('ask for them with `include: ["message.output_text.logprobs"]`', (False,)),
     "background_options": Ignored("background requests start as soon as there is room"),
     "image": Ignored("images are refused"),
@@ -410,10 +400,8 @@ _OWN: FieldTable = {
     "stream_options": Ignored("events are never padded, and the last one always has the token counts"),
 }
 
-_SUMMARY = Ignored("reasoning is not summarized: the item `reasoning` has all of it as `content`")
-
 RESPONSES_NESTED: NestedTables = {
-    "reasoning": honoured(Reasoning, {"summary": _SUMMARY, "generate_summary": _SUMMARY}),
+    "reasoning": honoured(Reasoning),
     "text": honoured(
         TextOptions,
         {

@@ -15,6 +15,14 @@ from stoker.chat.answers import Part, ToolCall, ToolCalls
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Delta, Writer
+from stoker.server.dialects.responses.reasoning_types import (
+    OutputReasoning,
+    ReasoningDoneEvent,
+    ReasoningText,
+    SummaryDoneEvent,
+    SummaryPartEvent,
+    SummaryText,
+)
 from stoker.server.dialects.responses.sealing import sealed
 from stoker.server.dialects.responses.tools import parts_of_names
 from stoker.server.dialects.responses.types import (
@@ -28,12 +36,9 @@ from stoker.server.dialects.responses.types import (
     OutputItem,
     OutputItemEvent,
     OutputMessage,
-    OutputReasoning,
     OutputText,
     OutputTokensDetails,
     PieceEvent,
-    ReasoningDoneEvent,
-    ReasoningText,
     Response,
     ResponseError,
     ResponseEvent,
@@ -58,6 +63,8 @@ Event: TypeAlias = (
     | TextDoneEvent
     | PieceEvent
     | ReasoningDoneEvent
+    | SummaryPartEvent
+    | SummaryDoneEvent
     | ArgumentsDoneEvent
     | InputDoneEvent
 )
@@ -79,7 +86,7 @@ def new_response(wire: ResponsesRequest, asked: GenerationRequest, model_id: str
         instructions=wire.instructions,
         max_output_tokens=asked.sampling.longest,
         previous_response_id=wire.previous_response_id,
-        reasoning=ResponseReasoning(effort=wire.reasoning.effort if wire.reasoning is not None else None),
+        reasoning=_reasoning(wire),
         parallel_tool_calls=wire.parallel_tool_calls is not False,
         temperature=wire.temperature,
         text=ResponseTextConfig(wire.text.format) if wire.text and wire.text.format else ResponseTextConfig(),
@@ -89,6 +96,11 @@ def new_response(wire: ResponsesRequest, asked: GenerationRequest, model_id: str
         top_p=wire.top_p,
         user=wire.user,
     )
+
+
+def _reasoning(wire: ResponsesRequest) -> ResponseReasoning:
+    asked = wire.reasoning
+    return ResponseReasoning() if asked is None else ResponseReasoning(asked.effort, asked.wanted_summary)
 
 
 @dataclass(slots=True)
@@ -105,6 +117,8 @@ class _Open:
     namespace: str | UnsetType = UNSET
     seals: bool = False
     """Whether a reasoning item also has its text in the opaque form of `sealing`."""
+    is_summary: bool = False
+    """Whether a reasoning item has its text as a summary."""
     texts: list[str] = field(default_factory=list[str])
     logprobs: list[ResponseLogprob] = field(default_factory=list[ResponseLogprob])
 
@@ -113,8 +127,10 @@ class _Open:
         text = "".join(self.texts)
         if self.kind is OutputReasoning:
             opaque = sealed(text) if self.seals and status != "in_progress" else None
-            content = [ReasoningText(text=text)]
-            return OutputReasoning(id=self.item_id, status=status, content=content, encrypted_content=opaque)
+            content = [] if self.is_summary else [ReasoningText(text=text)]
+            summary = [SummaryText(text=text)] if self.is_summary else []
+            place = {"id": self.item_id, "status": status}
+            return OutputReasoning(content=content, summary=summary, encrypted_content=opaque, **place)
         if self.call is not None:
             call, place = self.call, {"id": self.item_id, "call_id": self.call.call_id, "status": status}
             if call.is_custom:
@@ -145,6 +161,7 @@ class ResponseWriter(Writer):
         seals: bool = False,
     ) -> None:
         self._seals = seals
+        self._summarizes = response.reasoning.summary is not None
         self._response = response
         self._keep = keep
         self._now = now
@@ -199,8 +216,7 @@ class ResponseWriter(Writer):
             case Content():
                 return self._content(part.text, logprobs)
             case Reasoning():
-                begun = self._begin_item(OutputReasoning, f"rs_{self._stem}")
-                return [*begun, self._piece("response.reasoning_text.delta", part.text, content_index=0)]
+                return [*self._begin_item(OutputReasoning, f"rs_{self._stem}"), self._thought(part.text)]
             case CallBegin():
                 call = self._calls.calls[-1]
                 ended = self._end_item("completed")
@@ -228,7 +244,14 @@ class ResponseWriter(Writer):
         )
         return [*begun, delta]
 
-    def _piece(self, kind: str, text: str, content_index: int | UnsetType = UNSET) -> Event:
+    def _thought(self, text: str) -> Event:
+        if self._summarizes:
+            return self._piece("response.reasoning_summary_text.delta", text, summary_index=0)
+        return self._piece("response.reasoning_text.delta", text, content_index=0)
+
+    def _piece(
+        self, kind: str, text: str, content_index: int | UnsetType = UNSET, summary_index: int | UnsetType = UNSET
+    ) -> Event:
         assert self._open is not None
         self._open.texts.append(text)
         return PieceEvent(
@@ -238,6 +261,7 @@ class ResponseWriter(Writer):
             output_index=self._open.index,
             delta=text,
             content_index=content_index,
+            summary_index=summary_index,
         )
 
     def _begin_item(self, kind: type[OutputItem], item_id: str, call: ToolCall | None = None) -> list[Event]:
@@ -247,14 +271,18 @@ class ResponseWriter(Writer):
         ended = self._end_item("completed")
         called = call.name if call is not None else ""
         namespace, name = self._parts_of_names.get(called, (UNSET, called))
-        self._open = _Open(kind, item_id, len(self._done), call, name, namespace, self._seals)
-        item = self._open.item("in_progress")
-        if isinstance(item, OutputMessage | OutputReasoning):
+        self._open = _Open(kind, item_id, len(self._done), call, name, namespace, self._seals, self._summarizes)
+        item, parts = self._open.item("in_progress"), list[Event]()
+        if isinstance(item, OutputMessage):
             item = _replace(item, content=[])
-        begun: list[Event] = [*ended, self._item_event("response.output_item.added", item)]
+        elif isinstance(item, OutputReasoning):
+            item = _replace(item, content=[], summary=[])
+        begun = self._item_event("response.output_item.added", item)
         if kind is OutputMessage:
-            begun.append(self._part_event("response.content_part.added", OutputText(text="")))
-        return begun
+            parts.append(self._part_event("response.content_part.added", OutputText(text="")))
+        elif kind is OutputReasoning and self._summarizes:
+            parts.append(self._summary_event("response.reasoning_summary_part.added", SummaryText(text="")))
+        return [*ended, begun, *parts]
 
     def _end_item(self, status: str) -> list[Event]:
         if self._open is None:
@@ -273,9 +301,12 @@ class ResponseWriter(Writer):
             return [ArgumentsDoneEvent(sequence_number=number, name=item.name, arguments=item.arguments, **place)]
         if isinstance(item, OutputCustomCall):
             return [InputDoneEvent(sequence_number=self._number(), input=item.input, **place)]
+        if isinstance(item, OutputReasoning) and self._summarizes:
+            done = SummaryDoneEvent(sequence_number=self._number(), text=item.text, **place)
+            return [done, self._summary_event("response.reasoning_summary_part.done", SummaryText(text=item.text))]
         place["content_index"] = 0
         if isinstance(item, OutputReasoning):
-            return [ReasoningDoneEvent(sequence_number=self._number(), text=item.content[0].text, **place)]
+            return [ReasoningDoneEvent(sequence_number=self._number(), text=item.text, **place)]
         (part,) = item.content
         done = TextDoneEvent(sequence_number=self._number(), text=part.text, logprobs=part.logprobs, **place)
         return [done, self._part_event("response.content_part.done", part)]
@@ -310,6 +341,16 @@ class ResponseWriter(Writer):
             item_id=self._open.item_id,
             output_index=self._open.index,
             content_index=0,
+            part=part,
+        )
+
+    def _summary_event(self, kind: str, part: SummaryText) -> SummaryPartEvent:
+        assert self._open is not None
+        return SummaryPartEvent(
+            type=kind,
+            sequence_number=self._number(),
+            item_id=self._open.item_id,
+            output_index=self._open.index,
             part=part,
         )
 

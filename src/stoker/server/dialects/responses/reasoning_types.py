@@ -1,0 +1,66 @@
+"""The JSON types of the reasoning in a response, and of its events."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    type: str = "summary_text"
+
+
+class ReasoningText(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    type: str = "reasoning_text"
+
+
+class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"):
+    """The model's reasoning before the answer."""
+
+    id: str
+    status: str
+    content: list[ReasoningText]
+    """The reasoning, unless the request asks for a summary."""
+    summary: list[SummaryText] = []
+    """The reasoning, if the request asks for a summary: the whole text, because nothing is summarized."""
+    encrypted_content: str | None = None
+    """The reasoning as one opaque text that the client can send back unchanged, if `include` requests it."""
+
+    @property
+    def text(self) -> str:
+        """The reasoning."""
+        return "".join(part.text for part in (*self.content, *self.summary))
+
+
+class ReasoningDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.reasoning_text.done`."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    type: str = "response.reasoning_text.done"
+
+
+class SummaryPartEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.reasoning_summary_part.added` and `.done`."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    output_index: int
+    part: SummaryText
+    summary_index: int = 0
+
+
+class SummaryDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.reasoning_summary_text.done`."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    text: str
+    summary_index: int = 0
+    type: str = "response.reasoning_summary_text.done"
