@@ -160,7 +160,7 @@ def test_tokens_of_a_conversation_are_counted():
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"items": [{"type": "web_search_call"}]}, "items[0]"),
+        ({"items": [{"type": "computer_call"}]}, "items[0]"),
         ({"items": [{"role": "user", "content": 1}]}, "items[0].content"),
         ({"metadata": {"a": "x" * 513}}, "metadata"),
         ({"metadata": {"a" * 65: "x"}}, "metadata"),
