@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,12 +19,13 @@ def write_whole(path: Path, content: bytes, *, time_ns: int | None = None) -> No
     Raises:
         OSError: the file cannot be written; its old content is unchanged.
     """
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         new.write_bytes(content)
         if time_ns is not None:
             os.utime(new, ns=(time_ns, time_ns))
         os.replace(new, path)
-    finally:
+    except BaseException:
         with suppress(OSError):
             new.unlink()
+        raise

@@ -158,11 +158,40 @@ async def test_anthropic_s_clients_have_the_same_files_in_their_shape(tmp_path: 
             )
         ).json()
         assert ([each["id"] for each in after["data"]], after["has_more"]) == ([first.id], False)
+        before = await client.beta.files.list(extra_query={"before_id": first.id})
+        assert ([each.id for each in before.data], before.has_more) == ([second.id], False)
+        named = await client.beta.files.list(extra_query={"ids": [first.id]})
+        assert [each.id for each in named.data] == [first.id]
         assert await client.beta.files.retrieve_metadata(first.id) == first
         assert await (await client.beta.files.download(first.id)).read() == b"abc"
         assert (await client.beta.files.delete(first.id)).type == "file_deleted"
         with pytest.raises(anthropic.NotFoundError):
             await client.beta.files.retrieve_metadata(first.id)
+
+
+@live
+async def test_anthropic_s_clients_delete_files_while_they_list_them(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=setting.app))
+        client = anthropic.AsyncAnthropic(api_key="sk-alice", base_url="http://test", http_client=http, max_retries=0)
+        kept = [(await client.beta.files.upload(file=(name, b"x"))).id for name in ("a.json.gz", "//[a.pdf", "c")]
+        gone = [(await client.beta.files.delete(file.id)).id async for file in client.beta.files.list(limit=1)]
+        assert sorted(gone) == sorted(kept)
+        with pytest.raises(anthropic.BadRequestError, match="next_page"):
+            await client.beta.files.list(page="other")
+
+
+@live
+async def test_anthropic_s_clients_say_how_long_a_file_is_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=setting.app))
+        client = anthropic.AsyncAnthropic(api_key="sk-alice", base_url="http://test", http_client=http, max_retries=0)
+        file = await client.beta.files.upload(file=("a", b"x"), extra_body={"expires_in_seconds": 7_776_000})
+        assert file.to_dict()["expires_at"] is not None
+        setting.now += 7_776_000
+        assert [each.id async for each in client.beta.files.list()] == []
+        with pytest.raises(anthropic.BadRequestError, match="expires_in_seconds"):
+            await client.beta.files.upload(file=("a", b"x"), extra_body={"expires_in_seconds": 3599})
 
 
 @live

@@ -150,6 +150,22 @@ def test_references_to_an_output_are_the_same_as_the_output_sent_back():
     assert by_reference[0].reasoning == "T"
 
 
+def test_each_reasoning_of_an_answer_has_an_id_of_its_own():
+    app = make_app(
+        FakeRuntime(lambda submit: ["<think>T</think>A<think>U</think>B", {"text": "", "finish_reason": "stop"}])
+    )
+    output = ask(app, "POST", "/v1/responses", json={"input": "hi"}).json()["output"]
+    assert [item["type"] for item in output] == ["reasoning", "message"] * 2
+    assert len({item["id"] for item in output}) == 4
+
+
+def test_too_many_references_are_refused_before_any_is_looked_up():
+    app = make_app(FakeRuntime())
+    body = {"input": [{"type": "item_reference", "id": "msg_0_0"}] * 10_001}
+    error = ask(app, "POST", "/v1/responses", json=body).json()["error"]
+    assert (error["param"], error["code"]) == ("input", "invalid_input")
+
+
 def test_references_to_items_of_an_input_are_those_items():
     runtime = FakeRuntime()
     app = make_app(runtime)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
 import msgspec
 
@@ -48,9 +49,14 @@ def anthropic_file(record: FileRecord) -> AnthropicFile:
         created_at=_rfc3339(record.created_at),
         expires_at=None if record.expires_at is None else _rfc3339(record.expires_at),
         filename=record.filename,
-        mime_type=mimetypes.guess_type(record.filename)[0] or "application/octet-stream",
+        mime_type=_mime_type(record.filename),
         size_bytes=record.num_bytes,
     )
+
+
+def _mime_type(filename: str) -> str:
+    kind, encoding = mimetypes.guess_type(f"x{PurePosixPath(filename).suffix}")  # a whole name is read as a URL
+    return kind if kind is not None and encoding is None else "application/octet-stream"
 
 
 def _rfc3339(time_s: int) -> str:
@@ -61,5 +67,5 @@ def anthropic_list(page: Sequence[FileRecord], *, has_more: bool) -> AnthropicFi
     """The JSON of one page of stored files."""
     data = [anthropic_file(record) for record in page]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
-    next_page = last if has_more else None
+    next_page = f"{page[-1].created_at}_{page[-1].id}" if page and has_more else None
     return AnthropicFileList(data=data, first_id=first, last_id=last, has_more=has_more, next_page=next_page)

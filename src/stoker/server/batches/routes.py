@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar, get_args
 
@@ -42,11 +43,14 @@ router = Router(api="OpenAI")
 ListedT = TypeVar("ListedT", FileRecord, BatchRecord)
 
 _PURPOSES = get_args(Purpose)
-_LIVES_S = (3600, 2_592_000)
+_LIVES_S = {"expires_after[seconds]": (3600, 2_592_000), "expires_in_seconds": (3600, 7_776_000)}
+"""Limits of the time for which a file is stored, in seconds, by the field of the form: OpenAI's and Anthropic's."""
 _MAX_FILES_PAGE = 10_000
 _MAX_BATCHES_PAGE = 100
-_AFTER = ("after", "after_id", "page")
-"""Names of the query's field for the id that precedes a page: OpenAI's, and two of Anthropic's."""
+_AFTER = ("after", "after_id")
+"""Names of the query's field for the id that precedes a page: OpenAI's and Anthropic's."""
+_CURSOR = re.compile(r"(?P<created_at>[0-9]{1,15})_(?P<id>.+)")
+"""`next_page` of `anthropic_list`."""
 _MAX_METADATA = 16
 _MAX_METADATA_CHARS = (64, 512)
 
@@ -74,13 +78,15 @@ async def create_file(call: Call[None]) -> Response:
     "/v1/files",
     "Lists the files that are stored for this API key.",
     aliases=("/files",),
-    query={"purpose": str, "limit": int, "order": str, "after": str, "after_id": str, "page": str},
+    query={"limit": int, **dict.fromkeys(("purpose", "order", "after", "after_id", "before_id", "page", "ids"), str)},
     reply=FileList,
 )
 async def list_files(call: Call[None]) -> Response:
     purpose = call.query.get("purpose")
     records = await _batches(call).files.all_of(_owner(call))
     found = [record for record in records if purpose in (None, record.purpose)]
+    if named := {file_id for name in ("ids", "ids[]") for file_id in call.query.getlist(name)}:
+        found = [record for record in found if record.id in named]
     page, has_more = _page(call, found, _MAX_FILES_PAGE, _MAX_FILES_PAGE)
     if is_anthropic(call.request.scope):
         return json_response(anthropic_list(page, has_more=has_more))
@@ -202,15 +208,19 @@ def _purpose(call: Call[None], upload: Upload) -> str:
 
 
 def _lives_s(upload: Upload) -> int | None:
-    seconds, anchor = (upload.fields.get(f"expires_after[{part}]") for part in ("seconds", "anchor"))
-    if seconds is None and anchor is None:
+    anchor = upload.fields.get("expires_after[anchor]")
+    name = next((name for name in _LIVES_S if name in upload.fields), None)
+    if name is None and anchor is None:
         return None
-    least, most = _LIVES_S
-    is_number = seconds is not None and seconds.isascii() and seconds.isdecimal() and len(seconds) <= len(str(most))
-    if anchor not in (None, "created_at") or not is_number or not least <= int(seconds or 0) <= most:
-        message = f"`expires_after` must be `created_at` and a number of seconds from {least} to {most}"
-        raise InvalidInput(message, parameter="expires_after")
-    return int(seconds or 0)
+    name = name or "expires_after[seconds]"
+    seconds, (least, most) = upload.fields.get(name, ""), _LIVES_S[name]
+    is_number = seconds.isascii() and seconds.isdecimal() and len(seconds) <= len(str(most))
+    if anchor not in (None, "created_at") or not is_number or not least <= int(seconds) <= most:
+        field = name.partition("[")[0]
+        after = "`created_at` and " if field == "expires_after" else ""
+        message = f"`{field}` must be {after}a number of seconds from {least} to {most}"
+        raise InvalidInput(message, parameter=field)
+    return int(seconds)
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
@@ -227,19 +237,38 @@ def _page(call: Call[None], items: Sequence[ListedT], usual: int, most: int) -> 
     The items are given with the newest first.
     """
     order, limit = (call.query.get(name) for name in ("order", "limit"))
-    after = next((call.query[name] for name in _AFTER if name in call.query), None)
     if order not in (None, "asc", "desc"):
         raise InvalidInput("`order` must be asc or desc", parameter="order")
     limit = str(usual) if limit is None else limit
     if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= most):
         raise InvalidInput(f"`limit` must be a number from 1 to {most}, not {limit[:40]!r}", parameter="limit")
-    rest = list(items)[::-1] if order == "asc" else list(items)
-    if after:
-        index = next((index for index, item in enumerate(rest) if item.id == after), None)
-        if index is None:
-            raise InvalidInput(f"`after` names nothing that is stored here: {after[:100]!r}", parameter="after")
-        rest = rest[index + 1 :]
+    rest = _after_cursor(call, list(items)[::-1] if order == "asc" else list(items), is_rising=order == "asc")
+    if name := next((name for name in _AFTER if call.query.get(name)), None):
+        rest = rest[_index(call, rest, name) + 1 :]
+    if call.query.get("before_id"):
+        rest = rest[: _index(call, rest, "before_id")]
+        return rest[-int(limit) :], len(rest) > int(limit)
     return rest[: int(limit)], len(rest) > int(limit)
+
+
+def _after_cursor(call: Call[None], items: list[ListedT], *, is_rising: bool) -> list[ListedT]:
+    """The items after the page whose `next_page` the query names. The last item of that page may have been deleted."""
+    page = call.query.get("page")
+    if not page:
+        return items
+    match = _CURSOR.fullmatch(page)
+    if match is None:
+        raise InvalidInput(f"`page` must be the `next_page` of an earlier list, not {page[:100]!r}", parameter="page")
+    last = int(match["created_at"]), match["id"]
+    return [item for item in items if ((item.created_at, item.id) > last) == is_rising and item.id != match["id"]]
+
+
+def _index(call: Call[None], items: Sequence[ListedT], name: str) -> int:
+    item_id = call.query[name]
+    index = next((index for index, item in enumerate(items) if item.id == item_id), None)
+    if index is None:
+        raise InvalidInput(f"`{name}` names nothing that is stored here: {item_id[:100]!r}", parameter=name)
+    return index
 
 
 def _id(page: Sequence[FileRecord | BatchRecord], index: int) -> str | None:

@@ -36,6 +36,8 @@ class FileForm(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     purpose: Purpose
     expires_after: Expiry | None = None
+    expires_in_seconds: int | None = None
+    """The time for which the file is stored, in seconds, as Anthropic's clients write it."""
 
 
 BATCH_FIELDS: FieldTable = honoured(

@@ -194,7 +194,15 @@ def _size_on_disk(path: str) -> int:
     if not path:
         return 0
     files = Path(path).rglob("*") if Path(path).is_dir() else part_paths(Path(path))
-    return sum(file.stat().st_size for file in files if file.is_file())
+    return sum(map(_file_size, files))
+
+
+def _file_size(path: Path) -> int:
+    """Size of a file in bytes; 0 for a folder, and for a file that has just been removed."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
 
 
 def _names_with(status: ModelStatus, adapter: AdapterCard) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from stoker.core.params import SamplingParams, check_num_chars
+from stoker.core.params import MAX_TOKEN_IDS, SamplingParams, check_num_chars
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.server.request.fields import Bias, SamplingFields, StreamedFields
 
@@ -140,6 +140,9 @@ def _banned(fields: SamplingFields) -> list[int] | None:
     banned, further = _one_of(fields, *_BANNED), fields.custom_token_bans
     if not further:
         return banned
+    if isinstance(further, str) and further.count(",") >= MAX_TOKEN_IDS:
+        message = f"`custom_token_bans` has over {MAX_TOKEN_IDS} token ids"
+        raise InvalidInput(message, parameter="custom_token_bans")
     texts = further.split(",") if isinstance(further, str) else map(str, further)
     ids = [text.strip() for text in texts if text.strip()]
     if wrong := [text for text in ids if not re.fullmatch("[0-9]{1,18}", text)]:

@@ -1,4 +1,4 @@
-"""The parts of descriptions that most decoders share. What is special about an architecture is in its own module."""
+"""The common parts of decoders. What is special about an architecture is in the module of its family."""
 
 from __future__ import annotations
 
@@ -267,6 +267,8 @@ def windows(model: Hyperparameters, period: int, usual: int | None = None) -> li
         usual: the window if the file does not give its size; 0 = no layer has one, None = a missing size is an error.
     """
     is_windowed = windowed_layers(model, period)
+    if not any(is_windowed):
+        return [None] * model.num_layers
     window = model.integer("attention.sliding_window", usual, low=0 if usual == 0 else 1, high=2**31 - 1)
     return [window if window and flag else None for flag in is_windowed]
 

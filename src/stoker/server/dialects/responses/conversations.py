@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stoker.errors import ConversationNotFound, InvalidInput
 from stoker.server.dialects.responses.input_items import InputItem, item_of, item_parts
@@ -44,31 +44,36 @@ class StoredConversation:
     created_at: int
     """Unix time in seconds."""
     metadata: Mapping[str, str]
-    entries: tuple[Entry, ...] = ()
+    parts: Mapping[str, Message] = field(default_factory=dict)
+    """The items by id, in their order; see `Entry`."""
     num_added: int = 0
     """Number of messages that `with_messages` ever added, deleted ones included, for the ids of further items."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages for a model, with tool calls joined to the assistant's message before them."""
-        joined: list[Message] = []
-        for message in (entry.message for entry in self.entries):
-            if message.tool_calls and joined and joined[-1].role == "assistant":
-                before = joined[-1]
-                joined[-1] = replace(before, tool_calls=(*before.tool_calls, *message.tool_calls))
+        turns: list[list[Message]] = []
+        for message in self.parts.values():
+            if message.tool_calls and turns and turns[-1][0].role == "assistant":
+                turns[-1].append(message)
             else:
-                joined.append(message)
-        return tuple(joined)
+                turns.append([message])
+        return tuple(map(_joined, turns))
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The items in their order."""
+        return tuple(Entry(item_id, message) for item_id, message in self.parts.items())
 
     @property
     def size_bytes(self) -> int:
         """Approximate size in memory."""
         texts = sum(len(name) + len(value) for name, value in self.metadata.items())
-        return _BYTES_PER_ITEM * (1 + len(self.entries)) + 2 * texts + bytes_of(entry.message for entry in self.entries)
+        return _BYTES_PER_ITEM * (1 + len(self.parts)) + 2 * texts + bytes_of(self.parts.values())
 
     def find(self, item_id: str) -> Message | None:
         """The message of an item; None if the conversation has no such item."""
-        return next((entry.message for entry in self.entries if entry.item_id == item_id), None)
+        return self.parts.get(item_id)
 
     def entry(self, item_id: str) -> Entry:
         """The item of this id; raises ConversationNotFound if the conversation has no such item."""
@@ -81,24 +86,24 @@ class StoredConversation:
     def with_messages(self, messages: Sequence[Message]) -> StoredConversation:
         """A copy of the conversation with further messages at its end."""
         stem, first = self.conversation_id.removeprefix(_PREFIX), self.num_added
-        added = [
-            Entry(item_id, part)
+        added = {
+            item_id: part
             for number, message in enumerate(messages, first)
             for item_id, part in item_parts(f"{stem}_{number}", message)
-        ]
-        return replace(self, entries=(*self.entries, *added), num_added=first + len(messages))
+        }
+        return replace(self, parts={**self.parts, **added}, num_added=first + len(messages))
 
     def with_output(self, output: Sequence[OutputItem]) -> StoredConversation:
         """A copy of the conversation with the output of a response at its end; the items keep their ids."""
-        added: list[Entry] = []
+        added: dict[str, Message] = {}
         thought: str | None = None
         for item in output:
             if isinstance(item, OutputReasoning):
                 thought = item.text
             else:
-                added.append(Entry(item.id, replace(answer_of([item]), reasoning=thought)))
+                added[item.id] = replace(answer_of([item]), reasoning=thought)
                 thought = None
-        return replace(self, entries=(*self.entries, *added))
+        return replace(self, parts={**self.parts, **added})
 
 
 class Conversations:
@@ -154,7 +159,7 @@ class Conversations:
             ConversationNotFound: see `get`.
         """
         before = self.get(owner, conversation_id)
-        return self._keep(owner, before.with_messages(messages)).entries[len(before.entries) :]
+        return self._keep(owner, before.with_messages(messages)).entries[len(before.parts) :]
 
     def answered(
         self, owner: str, conversation_id: str, messages: Sequence[Message], output: Sequence[OutputItem]
@@ -172,8 +177,8 @@ class Conversations:
         """
         before = self.get(owner, conversation_id)
         gone = before.entry(item_id)
-        rest = tuple(entry for entry in before.entries if entry.item_id != gone.item_id)
-        return self._keep(owner, replace(before, entries=rest))
+        rest = {known_id: message for known_id, message in before.parts.items() if known_id != gone.item_id}
+        return self._keep(owner, replace(before, parts=rest))
 
     def delete(self, owner: str, conversation_id: str) -> None:
         """Deletes a conversation; responses that belong to it stay stored.
@@ -187,6 +192,13 @@ class Conversations:
     def _keep(self, owner: str, conversation: StoredConversation) -> StoredConversation:
         self._shelf.put((owner, conversation.conversation_id), conversation)
         return conversation
+
+
+def _joined(turn: Sequence[Message]) -> Message:
+    """One message of the assistant's text and of the calls after it."""
+    calls = tuple(call for message in turn for call in message.tool_calls)
+    thoughts = "".join(message.reasoning or "" for message in turn)
+    return replace(turn[0], tool_calls=calls, reasoning=thoughts or None)
 
 
 def _check(metadata: Mapping[str, str]) -> None:

@@ -34,6 +34,9 @@ from stoker.text.messages import Message, message_from_dict, message_to_dict
 _LOGPROBS = "message.output_text.logprobs"
 _SEALED = "reasoning.encrypted_content"
 
+_MAX_REFERENCES = 10_000
+"""Maximum number of `item_reference` in a request: each one is looked up on the event loop."""
+
 FindItem: TypeAlias = Callable[[str, str], Message]
 """Finds a stored message by its id and by the path at which the request names it."""
 
@@ -63,6 +66,8 @@ def item_messages(items: Sequence[Mapping[str, Any]], where: str, find: FindItem
         UnsupportedParameter: the type of an item is not supported.
         ResponseNotFound: an item refers to a message that is not stored.
     """
+    if sum(item.get("type") == "item_reference" for item in items) > _MAX_REFERENCES:
+        raise InvalidInput(f"`{where}` has over {_MAX_REFERENCES} items of type item_reference", parameter=where)
     raw = _with_reasoning(dict(_chat_messages(items, where, find)))
     if items and not raw:
         raise InvalidInput(f"`{where}` has no message in it", parameter=where)
@@ -216,8 +221,7 @@ def _with_reasoning(raw: Mapping[int, dict[str, Any]]) -> list[tuple[int, dict[s
             messages.append((index, {**message, "reasoning": thought}))
             thought = ""
         elif "tool_calls" in message and messages and messages[-1][1].get("role") == "assistant":
-            place, before = messages[-1]
-            messages[-1] = place, {**before, "tool_calls": [*before.get("tool_calls", ()), *message["tool_calls"]]}
+            messages[-1][1].setdefault("tool_calls", []).extend(message["tool_calls"])
         else:
             thought = ""  # drop reasoning whose answer was cut off before any text
             messages.append((index, message))

@@ -34,8 +34,10 @@ logger = logging.getLogger(__name__)
 
 _ITEM_ID = re.compile(r"[a-z]+_(?P<owner>[0-9a-f]+).*", re.DOTALL)
 """Items of the output of a response, and of a conversation, have the id of its owner, without the prefix."""
-_INPUT_ID = re.compile(r"[a-z]+_(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(_[0-9]+)?")
-"""Ids of the items of a response's input, see `item_parts`. Some calls in the output have such ids, too."""
+_INPUT_ID = re.compile(
+    r"((msg|fco)_|(?P<call>fc|ctc)_)(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_[0-9]+)"
+)
+"""Ids of the items of a response's input, see `item_parts`. Calls in the output have one number, not two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,13 @@ class Stored:
         The id of an input item contains the index of its message, so no items are built: a request may refer to
         thousands.
         """
-        found = next((answer_of([item]) for item in self.response.output if item.id == item_id), None)
         match = _INPUT_ID.fullmatch(item_id)
-        if found is None and match is not None and int(match["index"]) < len(self.messages):
-            parts = item_parts(match["stem"], self.messages[int(match["index"])])
-            return next((message for part_id, message in parts if part_id == item_id), None)
-        return found
+        if match is None:
+            return next((answer_of([item]) for item in self.response.output if item.id == item_id), None)
+        if int(match["index"]) >= len(self.messages):
+            return None
+        parts = item_parts(match["stem"], self.messages[int(match["index"])])
+        return next((message for part_id, message in parts if part_id == item_id), None)
 
     @property
     def size_bytes(self) -> int:

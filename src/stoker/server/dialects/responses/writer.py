@@ -216,7 +216,9 @@ class ResponseWriter(Writer):
             case Content():
                 return self._content(part.text, logprobs)
             case Reasoning():
-                return [*self._begin_item(OutputReasoning, f"rs_{self._stem}"), self._thought(part.text)]
+                number = sum(isinstance(item, OutputReasoning) for item in self._done)
+                begun = self._begin_item(OutputReasoning, f"rs_{self._stem}{f'x{number}' if number else ''}")
+                return [*begun, self._thought(part.text)]
             case CallBegin():
                 call = self._calls.calls[-1]
                 ended = self._end_item("completed")
