@@ -44,7 +44,7 @@ class StoredConversation:
     created_at: int
     """Unix time in seconds."""
     metadata: Mapping[str, str]
-    parts: Mapping[str, Message] = field(default_factory=dict)
+    parts: Mapping[str, Message] = field(default_factory=dict[str, Message])
     """The items by id, in their order; see `Entry`."""
     num_added: int = 0
     """Number of messages that `with_messages` ever added, deleted ones included, for the ids of further items."""
