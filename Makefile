@@ -11,6 +11,9 @@ unexport PYTHONDONTWRITEBYTECODE
 test test-all: export OPENBLAS_NUM_THREADS := 1
 # A quarter of the random examples, see tests/brief.py; test-all tries every one.
 test: export STOKER_TEST_BRIEF := 1
+# One worker more than cores, up to five: tests often wait for processes that they start.
+CORES := $(shell nproc 2>/dev/null || sysctl -n hw.logicalcpu)
+test: PYTEST := $(BIN)/python -m pytest -n $(shell [ $(CORES) -lt 4 ] && expr $(CORES) + 1 || echo 5) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-browser test-cluster test-gpu test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean
