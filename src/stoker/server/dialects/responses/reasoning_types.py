@@ -1,4 +1,4 @@
-"""The JSON types of the reasoning in a response, and of its events."""
+"""The JSON types of the reasoning in a response."""
 
 from __future__ import annotations
 
@@ -31,36 +31,3 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"
     def text(self) -> str:
         """The reasoning."""
         return "".join(part.text for part in (*self.content, *self.summary))
-
-
-class ReasoningDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.reasoning_text.done`."""
-
-    sequence_number: int
-    item_id: str
-    output_index: int
-    content_index: int
-    text: str
-    type: str = "response.reasoning_text.done"
-
-
-class SummaryPartEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.reasoning_summary_part.added` and `.done`."""
-
-    type: str
-    sequence_number: int
-    item_id: str
-    output_index: int
-    part: SummaryText
-    summary_index: int = 0
-
-
-class SummaryDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.reasoning_summary_text.done`."""
-
-    sequence_number: int
-    item_id: str
-    output_index: int
-    text: str
-    summary_index: int = 0
-    type: str = "response.reasoning_summary_text.done"

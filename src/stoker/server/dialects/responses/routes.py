@@ -19,7 +19,6 @@ from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.input_items import input_items, page_of
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
-from stoker.server.dialects.responses.reasoning_types import ReasoningDoneEvent, SummaryDoneEvent, SummaryPartEvent
 from stoker.server.dialects.responses.requests import (
     conversation_id_of,
     input_messages,
@@ -40,10 +39,13 @@ from stoker.server.dialects.responses.types import (
     InputItems,
     OutputItemEvent,
     PieceEvent,
+    ReasoningDoneEvent,
     Response,
     ResponseEvent,
     ResponsePromptRequest,
     ResponsesRequest,
+    SummaryDoneEvent,
+    SummaryPartEvent,
     TextDeltaEvent,
     TextDoneEvent,
 )

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.server.dialects.responses.reasoning_types import OutputReasoning
+from stoker.server.dialects.responses.reasoning_types import OutputReasoning, SummaryText
 from stoker.server.fields import FieldTable, Ignored, NestedTables, Refused, honoured, ignored
 from stoker.server.request.fields import GenerationFields, Int
 from stoker.server.request.policies import NOTHING_GENERATED, SHARED
@@ -367,6 +367,33 @@ class PieceEvent(msgspec.Struct, frozen=True, kw_only=True):
     delta: str
     content_index: int | UnsetType = UNSET
     summary_index: int | UnsetType = UNSET
+
+
+class ReasoningDoneEvent(_ItemEvent, frozen=True, kw_only=True):
+    """`response.reasoning_text.done`."""
+
+    content_index: int
+    text: str
+    type: str = "response.reasoning_text.done"
+
+
+class SummaryPartEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.reasoning_summary_part.added` and `.done`."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    output_index: int
+    part: SummaryText
+    summary_index: int = 0
+
+
+class SummaryDoneEvent(_ItemEvent, frozen=True, kw_only=True):
+    """`response.reasoning_summary_text.done`."""
+
+    text: str
+    summary_index: int = 0
+    type: str = "response.reasoning_summary_text.done"
 
 
 class ArgumentsDoneEvent(_ItemEvent, frozen=True, kw_only=True):

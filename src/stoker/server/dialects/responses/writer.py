@@ -15,14 +15,7 @@ from stoker.chat.answers import Part, ToolCall, ToolCalls
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Delta, Writer
-from stoker.server.dialects.responses.reasoning_types import (
-    OutputReasoning,
-    ReasoningDoneEvent,
-    ReasoningText,
-    SummaryDoneEvent,
-    SummaryPartEvent,
-    SummaryText,
-)
+from stoker.server.dialects.responses.reasoning_types import OutputReasoning, ReasoningText, SummaryText
 from stoker.server.dialects.responses.sealing import sealed
 from stoker.server.dialects.responses.tools import parts_of_names
 from stoker.server.dialects.responses.types import (
@@ -39,6 +32,7 @@ from stoker.server.dialects.responses.types import (
     OutputText,
     OutputTokensDetails,
     PieceEvent,
+    ReasoningDoneEvent,
     Response,
     ResponseError,
     ResponseEvent,
@@ -48,6 +42,8 @@ from stoker.server.dialects.responses.types import (
     ResponseTextConfig,
     ResponseTopLogprob,
     ResponseUsage,
+    SummaryDoneEvent,
+    SummaryPartEvent,
     TextDeltaEvent,
     TextDoneEvent,
 )
