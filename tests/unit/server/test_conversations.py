@@ -232,6 +232,7 @@ def test_all_that_a_conversation_has_counts():
         Message(role="user", content="x" * 10_000),
         Message(role="assistant", reasoning="x" * 10_000),
         Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", extra={"client_result": {"output": [{"stdout": "x" * 20_000}]}}),
     ):
         assert there(conversations, conversations.create(ME, {}, (message,)).conversation_id) == [False]
     kept = conversations.create(ME, {}, (Message(role="user", content="x" * 4_000),)).conversation_id

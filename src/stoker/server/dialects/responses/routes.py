@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import msgspec
 from starlette.responses import Response as HTTPResponse
@@ -18,6 +19,7 @@ from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.input_items import input_items, page_of
+from stoker.server.dialects.responses.input_types import InputItems
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import (
     conversation_id_of,
@@ -31,23 +33,12 @@ from stoker.server.dialects.responses.types import (
     RESPONSE_PROMPT_FIELDS,
     RESPONSES_FIELDS,
     RESPONSES_NESTED,
-    ArgumentsDoneEvent,
-    ContentPartEvent,
     ConversationReference,
     DeletedResponse,
-    InputDoneEvent,
-    InputItems,
-    OutputItemEvent,
-    PieceEvent,
-    ReasoningDoneEvent,
+    Event,
     Response,
-    ResponseEvent,
     ResponsePromptRequest,
     ResponsesRequest,
-    SummaryDoneEvent,
-    SummaryPartEvent,
-    TextDeltaEvent,
-    TextDoneEvent,
 )
 from stoker.server.dialects.responses.writer import ResponseWriter, new_response
 from stoker.server.errors import json_response
@@ -106,19 +97,7 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
     fields=RESPONSES_FIELDS,
     nested=RESPONSES_NESTED,
     reply=Response,
-    event=(
-        ResponseEvent,
-        OutputItemEvent,
-        ContentPartEvent,
-        TextDeltaEvent,
-        TextDoneEvent,
-        PieceEvent,
-        ReasoningDoneEvent,
-        SummaryPartEvent,
-        SummaryDoneEvent,
-        ArgumentsDoneEvent,
-        InputDoneEvent,
-    ),
+    event=get_args(Event),
 )
 async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     wire = call.body

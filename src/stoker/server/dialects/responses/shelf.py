@@ -89,7 +89,7 @@ class Shelf:
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Approximate size of messages in memory, including images, recordings and tool calls."""
+    """Approximate size of messages in memory, including images, recordings, tool calls and results."""
     return sum(map(_bytes_of, messages))
 
 
@@ -97,4 +97,5 @@ def _bytes_of(message: Message) -> int:
     parts = message.content if isinstance(message.content, tuple) else ()
     media = sum(len(part.media.data) for part in parts if not isinstance(part, TextPart))
     text = 2 * (len(message.text) + len(message.reasoning or ""))
-    return _BYTES_PER_MESSAGE + text + media + sum(len(msgspec.json.encode(call)) for call in message.tool_calls)
+    objects = (*message.tool_calls, message.extra) if message.extra else message.tool_calls
+    return _BYTES_PER_MESSAGE + text + media + sum(len(msgspec.json.encode(value)) for value in objects)

@@ -16,6 +16,8 @@ import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.client_tool_types import ClientCall, LocalShellCall, PatchCall, ShellCall
+from stoker.server.dialects.responses.client_tools import client_call
 from stoker.server.dialects.responses.input_items import item_parts
 from stoker.server.dialects.responses.reasoning_types import OutputReasoning
 from stoker.server.dialects.responses.shelf import Key, Shelf, bytes_of
@@ -35,7 +37,8 @@ logger = logging.getLogger(__name__)
 _ITEM_ID = re.compile(r"[a-z]+_(?P<owner>[0-9a-f]+).*", re.DOTALL)
 """Items of the output of a response, and of a conversation, have the id of its owner, without the prefix."""
 _INPUT_ID = re.compile(
-    r"((msg|fco)_|(?P<call>fc|ctc)_)(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_[0-9]+)"
+    r"((msg|fco|ctco|sho|lsho|apco)_|(?P<call>fc|ctc|sh|lsh|apc)_)"
+    r"(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_[0-9]+)"
 )
 """Ids of the items of a response's input, see `item_parts`. Calls in the output have one number, not two."""
 
@@ -76,7 +79,7 @@ def answer_of(items: Sequence[OutputItem]) -> Message:
     """Joins the output items of a response to one message of the assistant."""
     texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
     thoughts = [item.text for item in items if isinstance(item, OutputReasoning)]
-    calls = [_call(item) for item in items if isinstance(item, OutputCall | OutputCustomCall)]
+    calls = [_call(item) for item in items if not isinstance(item, OutputMessage | OutputReasoning)]
     return Message(
         role="assistant",
         content="".join(texts) if texts or not calls else None,
@@ -85,7 +88,12 @@ def answer_of(items: Sequence[OutputItem]) -> Message:
     )
 
 
-def _call(item: OutputCall | OutputCustomCall) -> dict[str, Json]:
+def _call(item: OutputCall | OutputCustomCall | ClientCall) -> dict[str, Json]:
+    if isinstance(item, PatchCall):
+        return client_call("apply_patch", item.call_id, item.operation.arguments)
+    if isinstance(item, ShellCall | LocalShellCall):
+        kind = "shell" if isinstance(item, ShellCall) else "local_shell"
+        return client_call(kind, item.call_id, item.action.arguments)
     place: dict[str, Json] = {"id": item.call_id, **namespace_of({"namespace": item.namespace})}
     name = full_name({"name": item.name, "namespace": item.namespace})
     if isinstance(item, OutputCustomCall):
@@ -96,7 +104,10 @@ def _call(item: OutputCall | OutputCustomCall) -> dict[str, Json]:
 
 
 def _cancelled(response: Response) -> Response:
-    output = [msgspec.structs.replace(item, status="incomplete") for item in response.output]
+    output = [
+        item if isinstance(item, PatchCall) else msgspec.structs.replace(item, status="incomplete")
+        for item in response.output
+    ]
     return msgspec.structs.replace(response, status="cancelled", output=output)
 
 
