@@ -24,7 +24,9 @@ from stoker.server.dialects.responses.input_types import (
     InputItems,
     InputMessage,
     InputPart,
+    InputReasoning,
 )
+from stoker.server.dialects.responses.reasoning_types import ReasoningText
 from stoker.server.dialects.responses.tools import namespace_of
 from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json, Message, Part, TextPart
@@ -97,9 +99,16 @@ def item_of(item_id: str, part: Message) -> InputItem:
         return result_item(item_id, part)
     if part.tool_calls:
         return _call(item_id, part.tool_calls[0])
+    if item_id.startswith("rs_"):
+        return InputReasoning(id=item_id, content=[ReasoningText(text=part.reasoning or "")])
     kind = "output_text" if part.role == "assistant" else "input_text"
     pieces = part.content if isinstance(part.content, tuple) else (TextPart(part.text),)
     return InputMessage(id=item_id, role=part.role, content=[_part(piece, kind) for piece in pieces])
+
+
+def is_thought(message: Message) -> bool:
+    """Whether a message is reasoning alone, without text and calls."""
+    return message.role == "assistant" and bool(message.reasoning) and not (message.content or message.tool_calls)
 
 
 def _part(part: Part, text_type: str) -> InputPart:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.server.dialects.responses.client_tool_types import ClientCall, ClientCallOutput
+from stoker.server.dialects.responses.reasoning_types import ReasoningText, SummaryText
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +61,15 @@ class InputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     status: str = "completed"
     namespace: str | UnsetType = UNSET
     """The tool's namespace, if it has one."""
+
+
+class InputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    """The reasoning of an earlier answer."""
+
+    id: str
+    content: list[ReasoningText]
+    summary: list[SummaryText] = []
+    status: str = "completed"
 
 
 class InputCustomCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call_output"):

@@ -154,8 +154,6 @@ def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Me
 def _check_background(wire: ResponsesRequest) -> None:
     if wire.background and wire.store is False:
         raise InvalidInput("`background` needs `store`, because the response is fetched later", parameter="background")
-    if wire.background and wire.stream:
-        raise UnsupportedParameter("`background` and `stream` cannot be combined here", parameter="background")
 
 
 def _logprobs(wire: ResponsesRequest) -> int | None:

@@ -55,7 +55,8 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     store: bool | None = None
     """False: the response cannot be fetched or continued."""
     background: bool | None = None
-    """True: the reply comes at once, and the response is computed in the background, to be fetched later."""
+    """True: the response is computed in the background, even if the client disconnects. The reply comes at once, to be
+    fetched later; with `stream`, the stream can be read again."""
     metadata: dict[str, str] | None = None
     """Texts that are stored with the response."""
     include: list[str] | None = None
@@ -242,7 +243,8 @@ class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`, with the response at that time."""
+    """`response.created`, `.queued`, `.in_progress`, `.completed`, `.incomplete` and `.failed`, with the response at
+    that time."""
 
     type: str
     sequence_number: int

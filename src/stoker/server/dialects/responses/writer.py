@@ -170,6 +170,8 @@ class ResponseWriter(Writer):
 
     def begin(self) -> bytes:
         events: list[Event] = [self._response_event("response.created")]
+        if self._response.status == "queued":
+            events.append(self._response_event("response.queued"))
         self._response = _replace(self._response, status="in_progress")
         return _encoded([*events, self._response_event("response.in_progress")])
 
