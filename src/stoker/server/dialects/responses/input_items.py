@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from stoker.errors import InvalidInput
 from stoker.server.dialects.responses.client_tools import (
@@ -101,9 +102,8 @@ def item_of(item_id: str, part: Message) -> InputItem:
         return _call(item_id, part.tool_calls[0])
     if item_id.startswith("rs_"):
         return InputReasoning(id=item_id, content=[ReasoningText(text=part.reasoning or "")])
-    kind = "output_text" if part.role == "assistant" else "input_text"
     pieces = part.content if isinstance(part.content, tuple) else (TextPart(part.text),)
-    return InputMessage(id=item_id, role=part.role, content=[_part(piece, kind) for piece in pieces])
+    return InputMessage(id=item_id, role=part.role, content=[_part(piece, part.role) for piece in pieces])
 
 
 def is_thought(message: Message) -> bool:
@@ -111,9 +111,12 @@ def is_thought(message: Message) -> bool:
     return message.role == "assistant" and bool(message.reasoning) and not (message.content or message.tool_calls)
 
 
-def _part(part: Part, text_type: str) -> InputPart:
+def _part(part: Part, role: str) -> InputPart:
     if isinstance(part, TextPart):
-        return InputPart(type=text_type, text=part.text)
+        is_output = role == "assistant"
+        return InputPart(
+            type="output_text" if is_output else "input_text", text=part.text, annotations=[] if is_output else UNSET
+        )
     data = base64.b64encode(part.media.data).decode()
     if part.media.kind == "image":
         return InputPart(type="input_image", image_url=f"data:image/*;base64,{data}")

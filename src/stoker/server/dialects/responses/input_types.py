@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,6 +21,8 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     """A `data:` URL."""
     input_audio: dict[str, str] | UnsetType = UNSET
     """`data` in base64."""
+    annotations: list[Any] | UnsetType = UNSET
+    """Empty in `output_text`, and not given elsewhere."""
 
 
 class InputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
@@ -82,7 +84,14 @@ class InputCustomCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field
 
 
 InputItem: TypeAlias = (
-    InputMessage | InputCall | InputCustomCall | InputCallOutput | InputCustomCallOutput | ClientCall | ClientCallOutput
+    InputMessage
+    | InputCall
+    | InputCustomCall
+    | InputCallOutput
+    | InputReasoning
+    | InputCustomCallOutput
+    | ClientCall
+    | ClientCallOutput
 )
 
 
