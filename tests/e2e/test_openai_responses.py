@@ -102,6 +102,22 @@ def test_background_response_is_cancelled(client: Any):
     assert client.responses.cancel(started.id).status == "cancelled"
 
 
+def test_a_stream_in_the_background_is_left_read_again_and_cancelled(client: Any):
+    request: dict[str, Any] = {"model": MODEL, "background": True, "stream": True, "temperature": 0}
+    with client.responses.create(**request, input="Say hello.", max_output_tokens=12) as stream:
+        response_id, number = next((event.response.id, event.sequence_number) for event in stream)
+    with client.responses.retrieve(response_id, stream=True, starting_after=number) as rest:
+        events = list(rest)
+    assert [event.sequence_number for event in events] == list(range(number + 1, number + 1 + len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    final = client.responses.retrieve(response_id)
+    assert (final.output_text, final.usage) == (text, events[-1].response.usage)
+    with client.responses.create(**request, input="Tell.", extra_body={"ignore_eos": True}) as stream:
+        begun = next(event.response.id for event in stream)
+        assert client.responses.cancel(begun).status == "cancelled"
+        assert not any(event.type == "response.completed" for event in stream)
+
+
 def test_tokens_are_counted_as_they_are_used(client: Any):
     conversation: dict[str, Any] = {"input": "What is gravity?", "instructions": "Be brief."}
     counted = client.responses.input_tokens.count(model=MODEL, **conversation)

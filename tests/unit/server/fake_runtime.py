@@ -346,13 +346,17 @@ def events(response: httpx.Response) -> list[Any]:
 class RawClient:
     """One request at the level of ASGI messages: it can leave whenever it likes.
 
-    It takes `room` messages; for more the server has to wait until some are read. 0 = any number.
+    It takes `room` messages; for more the server has to wait until some are read. 0 = any number. Without a body, it
+    is a GET.
     """
 
-    def __init__(self, app: ASGIApp, path: str, body: dict[str, Any], *, room: int = 0) -> None:
+    def __init__(
+        self, app: ASGIApp, path: str, body: dict[str, Any] | None = None, *, query: str = "", room: int = 0
+    ) -> None:
         self._app = app
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._inbox.put_nowait({"type": "http.request", "body": msgspec.json.encode(body), "more_body": False})
+        sent = b"" if body is None else msgspec.json.encode(body)
+        self._inbox.put_nowait({"type": "http.request", "body": sent, "more_body": False})
         self.received: asyncio.Queue[dict[str, Any]] = asyncio.Queue(room)
         self.blocked = asyncio.Event()
         """Set once the server waits for this client to read."""
@@ -360,11 +364,11 @@ class RawClient:
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": "GET" if body is None else "POST",
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "root_path": "",
             "headers": [],
             "client": ("127.0.0.1", 1),

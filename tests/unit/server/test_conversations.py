@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from openai.types.responses import ResponseReasoningItem
+from pydantic import TypeAdapter
 from starlette.types import ASGIApp
 
 from stoker.errors import ConversationNotFound, ResponseNotFound
@@ -138,6 +140,51 @@ def test_a_response_refuses_a_conversation_that_is_not_there(fields: dict[str, A
     assert reply.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize("text", ["<think>half", "<think>T</think>A", "<think>T</think>A<think>U</think>B"])
+@pytest.mark.parametrize("store", [True, False])
+def test_reasoning_of_an_answer_is_an_item_and_goes_on_as_in_a_stored_response(text: str, store: bool):
+    """The last of the reasoning is cut off by the token limit."""
+    runtime = FakeRuntime(lambda submit: [f"{text}<think>cut", {"text": "", "finish_reason": "length"}])
+    app = make_app(runtime)
+    conversation_id = begin(app)
+    first = create(app, input="one", conversation=conversation_id, store=store)
+    assert [item["id"] for item in items(app, conversation_id)[1:]] == [item["id"] for item in first["output"]]
+    listed = [item for item in items(app, conversation_id) if item["type"] == "reasoning"]
+    thoughts = [item["content"][0]["text"] for item in listed]
+    assert thoughts == [item["content"][0]["text"] for item in first["output"] if item["type"] == "reasoning"]
+    for item in listed:
+        TypeAdapter[Any](ResponseReasoningItem).validate_python(item)
+    create(app, input="two", conversation=conversation_id)
+    stored = create(app, input="one")
+    create(app, input="two", previous_response_id=stored["id"])
+    by_conversation, by_response = runtime.rendered[1][0], runtime.rendered[3][0]
+    assert (by_conversation[-1].text, by_response[-1].text) == ("two", "two")
+    answers = [[m for m in messages if m.role == "assistant"] for messages in (by_conversation, by_response)]
+    assert len({"".join(m.text for m in found) for found in answers}) == 1
+    assert len({"".join(m.reasoning or "" for m in found) for found in answers}) == 1
+    references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+    create(app, input=[*references, {"role": "assistant", "content": "."}])
+    found = "".join(m.reasoning or "" for m in runtime.rendered[-1][0])
+    assert found == "".join(thoughts)
+
+
+def test_items_of_a_conversation_are_found_whatever_became_of_their_response():
+    runtime = FakeRuntime()
+    app = make_app(runtime)
+    conversation_id = begin(app)
+    unstored = create(app, input="one", conversation=conversation_id, store=False)["output"][0]["id"]
+    deleted = create(app, input="two", conversation=conversation_id)
+    ask(app, "DELETE", f"/v1/responses/{deleted['id']}")
+    references = [{"type": "item_reference", "id": item_id} for item_id in (unstored, deleted["output"][0]["id"])]
+    create(app, input=references)
+    assert [m.text for m in runtime.rendered[-1][0]] == ["Hello!", "Hello!"]
+    ask(app, "DELETE", f"/v1/conversations/{conversation_id}/items/{unstored}")
+    for gone in (unstored, deleted["output"][0]["id"]):
+        refused = ask(app, "POST", "/v1/responses", json={"input": [{"type": "item_reference", "id": gone}]})
+        assert said(refused) == (404, "response_not_found", "input[0]")
+        ask(app, "DELETE", f"/v1/conversations/{conversation_id}")
+
+
 def test_a_response_needs_no_input_if_the_conversation_has_some():
     runtime = FakeRuntime()
     app = make_app(runtime)
@@ -232,13 +279,14 @@ def test_all_that_a_conversation_has_counts():
         Message(role="user", content="x" * 10_000),
         Message(role="assistant", reasoning="x" * 10_000),
         Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", extra={"client_result": {"output": [{"stdout": "x" * 20_000}]}}),
     ):
         assert there(conversations, conversations.create(ME, {}, (message,)).conversation_id) == [False]
     kept = conversations.create(ME, {}, (Message(role="user", content="x" * 4_000),)).conversation_id
     conversations.add(ME, kept, (Message(role="user", content="x"),))
     assert there(conversations, kept) == [True]
     conversations.delete(ME, kept)
-    conversations.answered(ME, kept, (Message(role="user", content="x"),), ())
+    conversations.answered(ME, kept, (Message(role="user", content="x"),), response("resp_a"))
     assert there(conversations, kept) == [False], "what was deleted does not come back"
     assert len(store) == 0
 

@@ -123,7 +123,7 @@ def test_a_stored_response_goes_on_with_the_result() -> None:
     assert json.dumps(TEXT, ensure_ascii=False) in prompt
     assert "done-with-it" in prompt
     items = ask(app, "GET", f"/v1/responses/{second['id']}/input_items?order=asc").json()["data"]
-    assert [item["type"] for item in items] == ["message", "custom_tool_call", "function_call_output"]
+    assert [item["type"] for item in items] == ["message", "custom_tool_call", "custom_tool_call_output"]
     assert items[1]["input"] == TEXT
 
 

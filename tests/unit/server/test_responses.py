@@ -327,7 +327,6 @@ def test_malformed_input_is_refused_by_name(sent: Any, where: str):
     ("body", "param"),
     [
         ({"background": True, "store": False}, "background"),
-        ({"background": True, "stream": True}, "background"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"top_logprobs": 21}, "top_logprobs"),

@@ -11,7 +11,7 @@ INPUT = "input"
 """Name of the only argument of a custom tool, which models see as a function."""
 
 _OPENING = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-_WHOLE = re.compile(
+CHARACTERS = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4}|(?=[^\\]|\\[^u])))*',
     re.DOTALL,
 )
@@ -34,10 +34,10 @@ class CustomInput:
                 return ""
             self._has_begun = True
             self._held = self._held[found.end() :]
-        found = _WHOLE.match(self._held)
+        found = CHARACTERS.match(self._held)
         assert found is not None
         self._held = self._held[found.end() :]
-        return _decoded(found[0])
+        return decoded(found[0])
 
     def end(self) -> str:
         """The remaining text when the call is complete. If the JSON is not `{"input": text}`, this is all of it."""
@@ -51,7 +51,8 @@ class CustomInput:
         return value if isinstance(value, str) else self._held
 
 
-def _decoded(escaped: str) -> str:
+def decoded(escaped: str) -> str:
+    """The text of a part of a JSON string that `CHARACTERS` matches."""
     try:
         return json.loads(f'"{escaped}"', strict=False).encode("utf-8", "replace").decode()
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from starlette.responses import Response
@@ -12,9 +12,9 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.conversations import Entry, StoredConversation
 from stoker.server.dialects.responses.input_items import page_of
+from stoker.server.dialects.responses.input_types import InputItem, InputItems
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import item_messages
-from stoker.server.dialects.responses.types import InputCall, InputCallOutput, InputCustomCall, InputItems, InputMessage
 from stoker.server.errors import json_response
 from stoker.server.fields import FieldTable, honoured
 from stoker.text.messages import Message
@@ -149,7 +149,7 @@ async def list_items(call: Call[None]) -> Response:
     "Shows an item of a stored conversation.",
     aliases=(f"{_ALIAS}/items/{{item_id}}",),
     query={"include": str},
-    reply=(InputMessage, InputCall, InputCustomCall, InputCallOutput),
+    reply=get_args(InputItem),
 )
 async def get_item(call: Call[None]) -> Response:
     return json_response(_found(call).entry(call.path_parameter("item_id")).item)

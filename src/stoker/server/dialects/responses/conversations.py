@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stoker.errors import ConversationNotFound, InvalidInput
-from stoker.server.dialects.responses.input_items import InputItem, item_of, item_parts
-from stoker.server.dialects.responses.reasoning_types import OutputReasoning
+from stoker.server.dialects.responses.input_items import is_thought, item_of, item_parts
+from stoker.server.dialects.responses.input_types import InputItem
 from stoker.server.dialects.responses.shelf import Shelf, bytes_of
 from stoker.server.dialects.responses.store import answer_of
-from stoker.server.dialects.responses.types import OutputItem
+from stoker.server.dialects.responses.types import OutputItem, Response
 from stoker.text.messages import Message
 
 _PREFIX = "conv_"
@@ -46,19 +46,28 @@ class StoredConversation:
     metadata: Mapping[str, str]
     parts: Mapping[str, Message] = field(default_factory=dict[str, Message])
     """The items by id, in their order; see `Entry`."""
+    answers: frozenset[str] = frozenset()
+    """Ids of the responses whose output was added."""
     num_added: int = 0
     """Number of messages that `with_messages` ever added, deleted ones included, for the ids of further items."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages for a model, with tool calls joined to the assistant's message before them."""
+        """The messages for a model: calls are joined to the assistant's message before, reasoning to the one after."""
         turns: list[list[Message]] = []
+        thoughts: list[Message] = []
         for message in self.parts.values():
+            if is_thought(message):
+                thoughts.append(message)
+                continue
             if message.tool_calls and turns and turns[-1][0].role == "assistant":
-                turns[-1].append(message)
+                turns[-1] += [*thoughts, message]
+            elif message.role == "assistant":
+                turns.append([*thoughts, message])
             else:
-                turns.append([message])
-        return tuple(map(_joined, turns))
+                turns += [thoughts, [message]] if thoughts else [[message]]
+            thoughts = []
+        return tuple(map(_joined, [*turns, thoughts] if thoughts else turns))
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -93,17 +102,10 @@ class StoredConversation:
         }
         return replace(self, parts={**self.parts, **added}, num_added=first + len(messages))
 
-    def with_output(self, output: Sequence[OutputItem]) -> StoredConversation:
+    def with_output(self, response_id: str, output: Sequence[OutputItem]) -> StoredConversation:
         """A copy of the conversation with the output of a response at its end; the items keep their ids."""
-        added: dict[str, Message] = {}
-        thought: str | None = None
-        for item in output:
-            if isinstance(item, OutputReasoning):
-                thought = item.text
-            else:
-                added[item.id] = replace(answer_of([item]), reasoning=thought)
-                thought = None
-        return replace(self, parts={**self.parts, **added})
+        added = {item.id: answer_of([item]) for item in output}
+        return replace(self, parts={**self.parts, **added}, answers=self.answers | {response_id})
 
 
 class Conversations:
@@ -161,13 +163,11 @@ class Conversations:
         before = self.get(owner, conversation_id)
         return self._keep(owner, before.with_messages(messages)).entries[len(before.parts) :]
 
-    def answered(
-        self, owner: str, conversation_id: str, messages: Sequence[Message], output: Sequence[OutputItem]
-    ) -> None:
+    def answered(self, owner: str, conversation_id: str, messages: Sequence[Message], response: Response) -> None:
         """Adds the input and the output of a response; does nothing if the conversation was deleted in the meantime."""
         found = self._shelf.get((owner, conversation_id))
         if isinstance(found, StoredConversation):
-            self._keep(owner, found.with_messages(messages).with_output(output))
+            self._keep(owner, found.with_messages(messages).with_output(response.id, response.output))
 
     def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
         """Deletes an item of a conversation.
@@ -195,10 +195,11 @@ class Conversations:
 
 
 def _joined(turn: Sequence[Message]) -> Message:
-    """One message of the assistant's text and of the calls after it."""
+    """One message of the assistant's reasoning and text, and of the calls after it."""
     calls = tuple(call for message in turn for call in message.tool_calls)
     thoughts = "".join(message.reasoning or "" for message in turn)
-    return replace(turn[0], tool_calls=calls, reasoning=thoughts or None)
+    first = next((message for message in turn if not is_thought(message)), turn[0])
+    return replace(first, tool_calls=calls, reasoning=thoughts or None)
 
 
 def _check(metadata: Mapping[str, str]) -> None:

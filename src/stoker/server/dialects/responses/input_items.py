@@ -5,25 +5,32 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from stoker.errors import InvalidInput
-from stoker.server.dialects.responses.tools import namespace_of
-from stoker.server.dialects.responses.types import (
+from stoker.server.dialects.responses.client_tools import (
+    ID_PREFIXES,
+    call_of,
+    client_tool_of,
+    result_item,
+    result_prefix,
+)
+from stoker.server.dialects.responses.input_types import (
     InputCall,
-    InputCallOutput,
     InputCustomCall,
+    InputItem,
     InputItems,
     InputMessage,
     InputPart,
+    InputReasoning,
 )
+from stoker.server.dialects.responses.reasoning_types import ReasoningText
+from stoker.server.dialects.responses.tools import namespace_of
 from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json, Message, Part, TextPart
-
-InputItem: TypeAlias = InputMessage | InputCall | InputCustomCall | InputCallOutput
 
 _PAGE = 20
 _MAX_PAGE = 100
@@ -77,24 +84,31 @@ def items_of(stem: str, message: Message) -> list[InputItem]:
 def item_parts(stem: str, message: Message) -> Iterator[tuple[str, Message]]:
     """Splits a message into items: the id of each, and a message that has only this item's part of the original."""
     if message.role == "tool":
-        yield f"fco_{stem}", message
+        yield f"{result_prefix(message)}_{stem}", message
         return
     if message.content is not None or not message.tool_calls:
         yield f"msg_{stem}", replace(message, tool_calls=())
     for number, call in enumerate(message.tool_calls):
         reasoning = message.reasoning if message.content is None and number == 0 else None
-        prefix = "fc" if _input_of(call) is None else "ctc"
+        prefix = ID_PREFIXES.get(client_tool_of(call), "fc" if _input_of(call) is None else "ctc")
         yield f"{prefix}_{stem}_{number}", Message(role=message.role, tool_calls=(call,), reasoning=reasoning)
 
 
 def item_of(item_id: str, part: Message) -> InputItem:
     """The item of a message that `item_parts` made."""
     if part.role == "tool":
-        return InputCallOutput(id=item_id, call_id=part.tool_call_id or "", output=part.text)
+        return result_item(item_id, part)
     if part.tool_calls:
         return _call(item_id, part.tool_calls[0])
+    if item_id.startswith("rs_"):
+        return InputReasoning(id=item_id, content=[ReasoningText(text=part.reasoning or "")])
     pieces = part.content if isinstance(part.content, tuple) else (TextPart(part.text),)
     return InputMessage(id=item_id, role=part.role, content=[_part(piece, part.role) for piece in pieces])
+
+
+def is_thought(message: Message) -> bool:
+    """Whether a message is reasoning alone, without text and calls."""
+    return message.role == "assistant" and bool(message.reasoning) and not (message.content or message.tool_calls)
 
 
 def _part(part: Part, role: str) -> InputPart:
@@ -109,7 +123,9 @@ def _part(part: Part, role: str) -> InputPart:
     return InputPart(type="input_audio", input_audio={"data": data})
 
 
-def _call(item_id: str, call: Mapping[str, Json]) -> InputCall | InputCustomCall:
+def _call(item_id: str, call: Mapping[str, Json]) -> InputItem:
+    if client_tool_of(call):
+        return call_of(item_id, call)
     raw = call.get("function")
     function = raw if isinstance(raw, dict) else {}
     named: dict[str, Any] = namespace_of(call)

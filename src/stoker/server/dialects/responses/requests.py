@@ -14,6 +14,14 @@ from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.client_tools import (
+    CALLS,
+    RESULTS,
+    call_of_item,
+    names_of_client_tools,
+    plain_messages,
+    result_of_item,
+)
 from stoker.server.dialects.responses.sealing import unsealed
 from stoker.server.dialects.responses.tools import (
     flat_tools,
@@ -21,7 +29,6 @@ from stoker.server.dialects.responses.tools import (
     is_of_hosted_tool,
     namespace_of,
     own_choice,
-    without_namespaces,
 )
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
 from stoker.server.fields import note_ignored
@@ -135,9 +142,10 @@ def response_counting(
 def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     effort = wire.reasoning.effort if wire.reasoning is not None else None
+    names = names_of_client_tools(wire.tools or ())
     return Conversation(
-        messages=[*instructions, *without_namespaces(messages)],
-        tools=tools_of(flat_tools(wire.tools or ()), own_choice(wire.tool_choice)),
+        messages=[*instructions, *plain_messages(messages, names)],
+        tools=tools_of(flat_tools(wire.tools or (), names), own_choice(wire.tool_choice, names)),
         thinking=Thinking(is_on=False if effort == "none" else None, is_preference=True),
         template_kwargs=template_kwargs(wire.chat_template_kwargs, effort),
     )
@@ -146,8 +154,6 @@ def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Me
 def _check_background(wire: ResponsesRequest) -> None:
     if wire.background and wire.store is False:
         raise InvalidInput("`background` needs `store`, because the response is fetched later", parameter="background")
-    if wire.background and wire.stream:
-        raise UnsupportedParameter("`background` and `stream` cannot be combined here", parameter="background")
 
 
 def _logprobs(wire: ResponsesRequest) -> int | None:
@@ -180,8 +186,12 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
             custom = {"name": full_name(item), "input": item.get("input")}
             call = {"id": item.get("call_id"), "type": "custom", "custom": custom, **namespace_of(item)}
             return {"role": "assistant", "tool_calls": [call]}
-        case "function_call_output" | "custom_tool_call_output":
+        case "function_call_output":
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+        case str() if kind in CALLS:
+            return {"role": "assistant", "tool_calls": [call_of_item(item, where)]}
+        case str() if kind in RESULTS:
+            return result_of_item(item, where)
         case "item_reference":
             message = find(str(item.get("id") or ""), where)
             calls = {"tool_calls": [*message.tool_calls]} if message.tool_calls else {}

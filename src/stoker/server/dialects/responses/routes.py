@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, get_args
 
 import msgspec
 from starlette.responses import Response as HTTPResponse
@@ -17,7 +18,9 @@ from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.conversations import Conversations
+from stoker.server.dialects.responses.event_log import EventLog
 from stoker.server.dialects.responses.input_items import input_items, page_of
+from stoker.server.dialects.responses.input_types import InputItems
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import (
     conversation_id_of,
@@ -31,26 +34,15 @@ from stoker.server.dialects.responses.types import (
     RESPONSE_PROMPT_FIELDS,
     RESPONSES_FIELDS,
     RESPONSES_NESTED,
-    ArgumentsDoneEvent,
-    ContentPartEvent,
     ConversationReference,
     DeletedResponse,
-    InputDoneEvent,
-    InputItems,
-    OutputItemEvent,
-    PieceEvent,
-    ReasoningDoneEvent,
+    Event,
     Response,
-    ResponseEvent,
     ResponsePromptRequest,
     ResponsesRequest,
-    SummaryDoneEvent,
-    SummaryPartEvent,
-    TextDeltaEvent,
-    TextDoneEvent,
 )
 from stoker.server.dialects.responses.writer import ResponseWriter, new_response
-from stoker.server.errors import json_response
+from stoker.server.errors import error_event, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.remote_files.messages import resolve_files
 from stoker.server.transport.sse import EventStream
@@ -106,19 +98,7 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
     fields=RESPONSES_FIELDS,
     nested=RESPONSES_NESTED,
     reply=Response,
-    event=(
-        ResponseEvent,
-        OutputItemEvent,
-        ContentPartEvent,
-        TextDeltaEvent,
-        TextDoneEvent,
-        PieceEvent,
-        ReasoningDoneEvent,
-        SummaryPartEvent,
-        SummaryDoneEvent,
-        ArgumentsDoneEvent,
-        InputDoneEvent,
-    ),
+    event=get_args(Event),
 )
 async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     wire = call.body
@@ -143,15 +123,17 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
 @router.endpoint(
     "GET",
     "/v1/responses/{response_id}",
-    "Fetches a stored response.",
+    "Fetches a stored response, or reads the stream of one in the background again.",
     aliases=("/responses/{response_id}",),
+    query={"stream": bool, "starting_after": int, "include": str, "include_obfuscation": bool},
     reply=Response,
+    event=get_args(Event),
 )
-async def get(call: Call[None]) -> HTTPResponse:
+async def get(call: Call[None]) -> HTTPResponse | EventStream:
+    store, response_id = stored_responses(call), _response_id(call)
     if call.query.get("stream") in ("true", "True", "1"):
-        message = "`stream` is not supported here: a response that is kept is fetched as it is now"
-        raise UnsupportedParameter(message, parameter="stream")
-    return json_response(stored_responses(call).get(call.owner, _response_id(call)))
+        return _stream_of(call, store.events_of(call.owner, response_id), _number_after(call.query))
+    return json_response(store.get(call.owner, response_id))
 
 
 @router.endpoint(
@@ -230,12 +212,39 @@ def _earlier(store: ResponseStore, owner: str, response_id: str | None) -> tuple
 
 async def _begin(
     call: Call[ResponsesRequest], generating: GenerationRequest, writer: ResponseWriter, asked: _Asked
-) -> HTTPResponse:
-    """Starts to answer in the background, and replies at once; the client fetches the response later."""
+) -> HTTPResponse | EventStream:
+    """Starts to answer in the background, and replies at once or with a stream; the client may return later."""
     generation = await call.wait(Generation.open(asked.served, generating))
-    work = _collect(generation, writer, call.share_lease())
-    asked.store.start(asked.owner, generating.reply_id, writer.snapshot, work, asked.messages)
-    return json_response(writer.snapshot())
+    log = EventLog() if call.body.stream else None
+    work = _collect(generation, writer, call.share_lease(), log)
+    asked.store.start(asked.owner, generating.reply_id, writer.snapshot, work, asked.messages, log)
+    return json_response(writer.snapshot()) if log is None else _stream_of(call, log)
+
+
+def _stream_of(call: Call[Any], log: EventLog, number: int = 0) -> EventStream:
+    """The stream of a response in the background, from an event on. Its end does not end the response."""
+    log.check(number)
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        try:
+            async for batch in log.read(number):
+                yield batch
+        except StokerError as error:
+            yield error_event(error, call.request.scope)
+
+    async def close() -> None:
+        pass
+
+    return EventStream(events(), close, call.config)
+
+
+def _number_after(query: Mapping[str, str]) -> int:
+    """The number of the first event after the one that the query names."""
+    after = query.get("starting_after", "-1")
+    if after != "-1" and not (after.isascii() and after.isdecimal() and len(after) < 10):
+        message = f"`starting_after` must be the number of an event, not {after[:40]!r}"
+        raise InvalidInput(message, parameter="starting_after")
+    return int(after) + 1
 
 
 def _keep(asked: _Asked, response: Response) -> None:
@@ -246,23 +255,24 @@ def _keep(asked: _Asked, response: Response) -> None:
 
 def _converse(asked: _Asked, response: Response) -> None:
     if asked.conversation_id is not None:
-        asked.conversations.answered(asked.owner, asked.conversation_id, asked.added, response.output)
+        asked.conversations.answered(asked.owner, asked.conversation_id, asked.added, response)
 
 
-async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease) -> Response:
+async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease, log: EventLog | None) -> Response:
     """Runs the generation to its end, and returns the response, completed or failed."""
-    writer.begin()
     with closing(lease):
-        return await _written(generation, writer)
+        await _write(generation, writer, (lambda events: None) if log is None else log.add)
+    return writer.snapshot()
 
 
-async def _written(generation: Generation, writer: ResponseWriter) -> Response:
+async def _write(generation: Generation, writer: ResponseWriter, tell: Callable[[bytes], None]) -> None:
+    """Calls `tell` with the events of the generation."""
+    tell(writer.begin())
     parts = Parts(generation.reader, generation.tool_calls)
     async with generation:
         try:
             async for index, output in generation:
-                writer.push(parts.delta(index, output))
+                tell(writer.push(parts.delta(index, output)))
         except StokerError as error:
             _log.warning("a response in the background ended with %s", error.code)
-            writer.fail(error)
-    return writer.snapshot()
+            tell(writer.fail(error))

@@ -26,6 +26,11 @@ class Kept(Protocol):
         """Approximate size in memory."""
         ...
 
+    @property
+    def answers(self) -> frozenset[str]:
+        """Ids of the responses whose output the value contains, unless it is such a response itself."""
+        ...
+
     def find(self, item_id: str) -> Message | None:
         """The message of one of the value's items; None if there is no such item."""
         ...
@@ -44,6 +49,8 @@ class Shelf:
         self._clock = clock
         self._kept: OrderedDict[Key, tuple[float, int, Kept]] = OrderedDict()
         """Time of storing, size in bytes and value by key, in the order of storing."""
+        self._holders: dict[Key, Key] = {}
+        """Key of the value that contains the output of a response, by owner and id of the response."""
         self._num_bytes = 0
 
     def __len__(self) -> int:
@@ -62,6 +69,7 @@ class Shelf:
             return
         self._kept[key] = (self._clock(), size_bytes, value)
         self._num_bytes += size_bytes
+        self._holders |= {(key[0], answer): key for answer in value.answers}
         self._evict()
 
     def get(self, key: Key) -> Kept | None:
@@ -70,11 +78,18 @@ class Shelf:
         entry = self._kept.get(key)
         return None if entry is None else entry[2]
 
+    def holder_of(self, key: Key) -> Kept | None:
+        """The value that contains the output of a response; None if there is none."""
+        holder = self._holders.get(key)
+        return None if holder is None else self.get(holder)
+
     def remove(self, key: Key) -> None:
         """Removes the value under a key, if there is one."""
         entry = self._kept.pop(key, None)
         if entry is not None:
             self._num_bytes -= entry[1]
+            for answer in entry[2].answers:
+                self._holders.pop((key[0], answer), None)
 
     def _evict(self) -> None:
         oldest_s = self._clock() - self._config.stored_response_s
@@ -89,7 +104,7 @@ class Shelf:
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Approximate size of messages in memory, including images, recordings and tool calls."""
+    """Approximate size of messages in memory, including images, recordings, tool calls and results."""
     return sum(map(_bytes_of, messages))
 
 
@@ -97,4 +112,5 @@ def _bytes_of(message: Message) -> int:
     parts = message.content if isinstance(message.content, tuple) else ()
     media = sum(len(part.media.data) for part in parts if not isinstance(part, TextPart))
     text = 2 * (len(message.text) + len(message.reasoning or ""))
-    return _BYTES_PER_MESSAGE + text + media + sum(len(msgspec.json.encode(call)) for call in message.tool_calls)
+    objects = (*message.tool_calls, message.extra) if message.extra else message.tool_calls
+    return _BYTES_PER_MESSAGE + text + media + sum(len(msgspec.json.encode(value)) for value in objects)

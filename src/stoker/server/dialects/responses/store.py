@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from stoker.errors import InvalidInput, ResponseNotFound
+from stoker.errors import InvalidInput, ResponseNotFound, UnsupportedParameter
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.client_tool_types import ClientCall, LocalShellCall, PatchCall, ShellCall
+from stoker.server.dialects.responses.client_tools import client_call
+from stoker.server.dialects.responses.event_log import EventLog
 from stoker.server.dialects.responses.input_items import item_parts
 from stoker.server.dialects.responses.reasoning_types import OutputReasoning
 from stoker.server.dialects.responses.shelf import Key, Shelf, bytes_of
@@ -34,8 +37,10 @@ logger = logging.getLogger(__name__)
 
 _ITEM_ID = re.compile(r"[a-z]+_(?P<owner>[0-9a-f]+).*", re.DOTALL)
 """Items of the output of a response, and of a conversation, have the id of its owner, without the prefix."""
+_RUNNING = ("queued", "in_progress")
 _INPUT_ID = re.compile(
-    r"((msg|fco)_|(?P<call>fc|ctc)_)(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_[0-9]+)"
+    r"((msg|fco|ctco|sho|lsho|apco)_|(?P<call>fc|ctc|sh|lsh|apc)_)"
+    r"(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_[0-9]+)"
 )
 """Ids of the items of a response's input, see `item_parts`. Calls in the output have one number, not two."""
 
@@ -46,6 +51,8 @@ class Stored:
 
     response: Response
     messages: tuple[Message, ...]
+    log: EventLog | None = None
+    """The events of its stream, if it was streamed in the background."""
 
     @property
     def conversation(self) -> tuple[Message, ...]:
@@ -67,16 +74,21 @@ class Stored:
         return next((message for part_id, message in parts if part_id == item_id), None)
 
     @property
+    def answers(self) -> frozenset[str]:
+        """Empty: it contains its own output only."""
+        return frozenset()
+
+    @property
     def size_bytes(self) -> int:
         """Approximate size in memory. Messages that are shared with earlier turns count again."""
-        return bytes_of(self.conversation)
+        return bytes_of(self.conversation) + (self.log.size_bytes if self.log is not None else 0)
 
 
 def answer_of(items: Sequence[OutputItem]) -> Message:
     """Joins the output items of a response to one message of the assistant."""
     texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
     thoughts = [item.text for item in items if isinstance(item, OutputReasoning)]
-    calls = [_call(item) for item in items if isinstance(item, OutputCall | OutputCustomCall)]
+    calls = [_call(item) for item in items if not isinstance(item, OutputMessage | OutputReasoning)]
     return Message(
         role="assistant",
         content="".join(texts) if texts or not calls else None,
@@ -85,7 +97,12 @@ def answer_of(items: Sequence[OutputItem]) -> Message:
     )
 
 
-def _call(item: OutputCall | OutputCustomCall) -> dict[str, Json]:
+def _call(item: OutputCall | OutputCustomCall | ClientCall) -> dict[str, Json]:
+    if isinstance(item, PatchCall):
+        return client_call("apply_patch", item.call_id, item.operation.arguments)
+    if isinstance(item, ShellCall | LocalShellCall):
+        kind = "shell" if isinstance(item, ShellCall) else "local_shell"
+        return client_call(kind, item.call_id, item.action.arguments)
     place: dict[str, Json] = {"id": item.call_id, **namespace_of({"namespace": item.namespace})}
     name = full_name({"name": item.name, "namespace": item.namespace})
     if isinstance(item, OutputCustomCall):
@@ -96,7 +113,10 @@ def _call(item: OutputCall | OutputCustomCall) -> dict[str, Json]:
 
 
 def _cancelled(response: Response) -> Response:
-    output = [msgspec.structs.replace(item, status="incomplete") for item in response.output]
+    output = [
+        item if isinstance(item, PatchCall) else msgspec.structs.replace(item, status="incomplete")
+        for item in response.output
+    ]
     return msgspec.structs.replace(response, status="cancelled", output=output)
 
 
@@ -107,6 +127,12 @@ class _Job:
     snapshot: Callable[[], Response]
     task: asyncio.Task[None]
     messages: tuple[Message, ...]
+    log: EventLog | None
+
+    def cancel(self) -> None:
+        self.task.cancel()
+        if self.log is not None:
+            self.log.end()
 
 
 class ResponseStore:
@@ -131,9 +157,9 @@ class ResponseStore:
         """Whether the configuration disables storage."""
         return self.shelf.is_off
 
-    def put(self, owner: str, response: Response, messages: Sequence[Message]) -> None:
+    def put(self, owner: str, response: Response, messages: Sequence[Message], log: EventLog | None = None) -> None:
         """Stores a response that has ended, unless it is larger than the limit of stored bytes."""
-        self.shelf.put((owner, response.id), Stored(response, tuple(messages)))
+        self.shelf.put((owner, response.id), Stored(response, tuple(messages), log))
 
     def get(self, owner: str, response_id: str) -> Response:
         """A response as it is now.
@@ -141,8 +167,7 @@ class ResponseStore:
         Raises:
             ResponseNotFound: the response was never stored, was evicted or deleted, or has another owner.
         """
-        job = self._jobs.get((owner, response_id))
-        return job.snapshot() if job is not None else self._find(owner, response_id).response
+        return (self._running((owner, response_id)) or self._find(owner, response_id)).response
 
     def conversation(self, owner: str, response_id: str) -> tuple[Message, ...]:
         """The conversation up to and including a response.
@@ -151,11 +176,11 @@ class ResponseStore:
             ResponseNotFound: see `get`.
             InvalidInput: the response failed, was cancelled or still runs, so it cannot be continued.
         """
-        response = self.get(owner, response_id)
-        if response.status not in ("completed", "incomplete"):
-            message = f"the response {response_id} is {response.status}: it cannot be continued"
+        stored = self._running((owner, response_id)) or self._find(owner, response_id)
+        if stored.response.status not in ("completed", "incomplete"):
+            message = f"the response {response_id} is {stored.response.status}: it cannot be continued"
             raise InvalidInput(message, parameter="previous_response_id")
-        return self._find(owner, response_id).conversation
+        return stored.conversation
 
     def input_of(self, owner: str, response_id: str) -> tuple[Message, ...]:
         """The conversation that a response answers, without the instructions.
@@ -163,8 +188,20 @@ class ResponseStore:
         Raises:
             ResponseNotFound: see `get`.
         """
-        job = self._jobs.get((owner, response_id))
-        return job.messages if job is not None else self._find(owner, response_id).messages
+        return (self._running((owner, response_id)) or self._find(owner, response_id)).messages
+
+    def events_of(self, owner: str, response_id: str) -> EventLog:
+        """The events of a response that was streamed in the background.
+
+        Raises:
+            ResponseNotFound: see `get`.
+            UnsupportedParameter: the response was not streamed in the background.
+        """
+        log = (self._running((owner, response_id)) or self._find(owner, response_id)).log
+        if log is None:
+            message = "`stream`: only a response with both `background` and `stream` can be streamed again"
+            raise UnsupportedParameter(message, parameter="stream")
+        return log
 
     def message(self, owner: str, item_id: str, parameter: str) -> Message:
         """The message of an item in a response's output or input.
@@ -178,9 +215,10 @@ class ResponseStore:
             ResponseNotFound: the response is not stored, see `get`, or has no such message.
         """
         match = _ITEM_ID.fullmatch(item_id)
-        keys = [f"{prefix}_{match['owner']}" for prefix in ("resp", "conv")] if match else []
-        kept = [value for key in keys if (value := self.shelf.get((owner, key))) is not None]
-        message = next((found for value in kept if (found := value.find(item_id)) is not None), None)
+        keys = [(owner, f"{prefix}_{match['owner']}") for prefix in ("resp", "conv")] if match else []
+        known = (look(key) for key in keys for look in (self.shelf.get, self._ending, self.shelf.holder_of))
+        messages = (value.find(item_id) for value in known if value is not None)
+        message = next((found for found in messages if found is not None), None)
         if message is None:
             raise ResponseNotFound(f"the item {item_id[:100]!r} is not stored here, or no longer", parameter=parameter)
         return message
@@ -193,7 +231,7 @@ class ResponseStore:
         """
         job = self._jobs.pop((owner, response_id), None)
         if job is not None:
-            job.task.cancel()
+            job.cancel()
         else:
             self._find(owner, response_id)
             self.shelf.remove((owner, response_id))
@@ -205,6 +243,7 @@ class ResponseStore:
         snapshot: Callable[[], Response],
         work: Awaitable[Response],
         messages: Sequence[Message],
+        log: EventLog | None = None,
     ) -> None:
         """Runs `work` in the background, and stores the response that it returns.
 
@@ -214,11 +253,12 @@ class ResponseStore:
             snapshot: returns the response as it is now.
             work: computes the response. It raises no `StokerError`; other exceptions are logged as bugs.
             messages: the conversation that the response answers.
+            log: receives the events of `work`, and is ended here; None = the response is not streamed.
         """
         key = (owner, response_id)
         task = asyncio.create_task(self._run(key, work), name=f"stoker-{response_id}")
-        self._jobs[key] = _Job(snapshot, task, tuple(messages))
-        task.add_done_callback(lambda task: self._note_end(key, task))
+        job = self._jobs[key] = _Job(snapshot, task, tuple(messages), log)
+        task.add_done_callback(lambda task: self._note_end(key, job))
 
     async def cancel(self, owner: str, response_id: str) -> Response:
         """Cancels a response that runs in the background; one that has ended is returned unchanged.
@@ -234,9 +274,11 @@ class ResponseStore:
                 message = "only a response with `background: true` can be canceled; close the connection to end others"
                 raise InvalidInput(message, parameter="response_id")
             return response
-        job.task.cancel()
-        response = _cancelled(job.snapshot())
-        self.put(owner, response, job.messages)  # before the first await, so that other requests find it
+        response = job.snapshot()
+        if response.status in _RUNNING:  # otherwise it ends at this moment
+            response = _cancelled(response)
+        job.cancel()
+        self.put(owner, response, job.messages, job.log)  # before the first await, so that other requests find it
         await asyncio.wait([job.task])
         return response
 
@@ -244,12 +286,24 @@ class ResponseStore:
         response = await work
         job = self._jobs.pop(key, None)
         if job is not None:  # otherwise it was cancelled or deleted just before its end
-            self.put(key[0], response, job.messages)
+            self.put(key[0], response, job.messages, job.log)
 
-    def _note_end(self, key: Key, task: asyncio.Task[None]) -> None:
+    def _note_end(self, key: Key, job: _Job) -> None:
         self._jobs.pop(key, None)
-        if not task.cancelled() and (fault := task.exception()) is not None:
+        if job.log is not None:
+            job.log.end()
+        if not job.task.cancelled() and (fault := job.task.exception()) is not None:
             logger.error("a response in the background failed: %s", type(fault).__name__)
+
+    def _running(self, key: Key) -> Stored | None:
+        """A response in the background as it is now."""
+        job = self._jobs.get(key)
+        return None if job is None else Stored(job.snapshot(), job.messages, job.log)
+
+    def _ending(self, key: Key) -> Stored | None:
+        """A response in the background that is complete, but not yet on the shelf: its client may know that."""
+        running = self._running(key)
+        return None if running is None or running.response.status in _RUNNING else running
 
     def _find(self, owner: str, response_id: str) -> Stored:
         stored = self.shelf.get((owner, response_id))

@@ -6,12 +6,11 @@ The model sees the function `read` of the namespace `files` as `files.read`; ite
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.server.dialects.responses.client_tools import client_function, named_choice
 from stoker.server.fields import note_ignored
-from stoker.text.messages import Json, Message
 
 _HOSTED = ("web_search", "image_generation", "tool_search")
 """Prefixes of the types of tools that OpenAI's servers run, and that agents offer besides their own tools."""
@@ -45,12 +44,18 @@ def is_of_hosted_tool(item: Mapping[str, Any]) -> bool:
     return str(item.get("type")) in _HOSTED_ITEMS
 
 
-def own_choice(choice: object) -> object:
-    """The `tool_choice` of a request, without the tools that OpenAI's servers run in a list of allowed tools."""
+def own_choice(choice: object, names: Mapping[str, str]) -> object:
+    """The `tool_choice` of a request, without the tools that OpenAI's servers run in a list of allowed tools.
+
+    Args:
+        choice: the choice.
+        names: see `named_choice`, whose errors are raised.
+    """
     fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {}
     if fields.get("type") != "allowed_tools" or not isinstance(fields.get("tools"), list):
-        return cast("object", choice)
-    return {**fields, "tools": [tool for tool in cast("list[object]", fields["tools"]) if not _is_hosted_tool(tool)]}
+        return named_choice(cast("object", choice), names)
+    own = [tool for tool in cast("list[object]", fields["tools"]) if not _is_hosted_tool(tool)]
+    return {**fields, "tools": [named_choice(tool, names) for tool in own]}
 
 
 def _is_hosted_tool(tool: object) -> bool:
@@ -69,18 +74,6 @@ def namespace_of(item: Mapping[str, Any]) -> dict[str, str]:
     return {"namespace": namespace} if isinstance(namespace, str) and namespace else {}
 
 
-def without_namespaces(messages: Sequence[Message]) -> list[Message]:
-    """The messages without the namespaces of their tool calls, because chat templates know only one name per call."""
-    return [
-        replace(message, tool_calls=tuple(map(_plain_call, message.tool_calls))) if message.tool_calls else message
-        for message in messages
-    ]
-
-
-def _plain_call(call: Mapping[str, Json]) -> dict[str, Json]:
-    return {name: value for name, value in call.items() if name != "namespace"}
-
-
 def parts_of_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
     """Maps the full name of each tool in a namespace to the namespace and the tool's own name."""
     groups = [(str(tool.get("name")), _members(tool)) for tool in tools if tool.get("type") == "namespace"]
@@ -88,16 +81,20 @@ def parts_of_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, s
     return {f"{namespace}.{name}": (namespace, name) for namespace, name in names}
 
 
-def flat_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Functions and custom tools, in the shape of chat completions.
+def flat_tools(tools: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Functions, custom tools and client tools, in the shape of chat completions.
 
     A tool that OpenAI's servers run is left out if the client offers its own tools, because the model need not call it.
 
+    Args:
+        tools: the tools of the request.
+        names: the model's names of its client tools, see `names_of_client_tools`.
+
     Raises:
-        InvalidInput: a namespace is malformed.
+        InvalidInput: a namespace or a client tool is malformed.
         UnsupportedParameter: a tool has another type, or all tools run on OpenAI's servers.
     """
-    own = [_chat_tool(tool, where) for where, tool in _flat(tools) if not _is_hosted(tool)]
+    own = [_chat_tool(tool, where, names) for where, tool in _flat(tools) if not _is_hosted(tool)]
     for index, tool in enumerate(tools):
         if _is_hosted(tool):
             if not own:
@@ -129,11 +126,14 @@ def _members(namespace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [cast("Mapping[str, Any]", member) for member in found if isinstance(member, Mapping)]
 
 
-def _chat_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _chat_tool(tool: Mapping[str, Any], where: str, names: Mapping[str, str]) -> dict[str, Any]:
     """A tool in the shape of chat completions, which nest the function in an object."""
-    if tool.get("type") == "custom":
+    kind = str(tool.get("type"))
+    if kind == "custom":
         return dict(tool)
-    if tool.get("type") != "function":
+    if kind in names and "].tools[" not in where:
+        return client_function(tool, names[kind], where)
+    if kind != "function":
         raise _not_available(tool, where)
     return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
@@ -143,5 +143,9 @@ def _is_hosted(tool: Mapping[str, Any]) -> bool:
 
 
 def _not_available(tool: Mapping[str, Any], where: str) -> UnsupportedParameter:
-    message = f"`{where}`: tools of type {tool.get('type')!r} are not available here, only functions and custom tools"
+    kind = str(tool.get("type"))
+    known = "only functions, custom tools, `shell`, `local_shell` and `apply_patch`"
+    if kind.startswith("computer"):
+        known = "because each local model counts the points of a screen in its own way: offer a function for it"
+    message = f"`{where}`: tools of type {kind!r} are not available here, {known}"
     return UnsupportedParameter(message, parameter=f"{where}.type")

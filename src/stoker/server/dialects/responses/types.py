@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.server.dialects.responses.client_tool_types import ClientCall
 from stoker.server.dialects.responses.reasoning_types import OutputReasoning, SummaryText
 from stoker.server.fields import FieldTable, Ignored, NestedTables, Refused, honoured, ignored
 from stoker.server.request.fields import GenerationFields, Int
@@ -54,7 +55,8 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     store: bool | None = None
     """False: the response cannot be fetched or continued."""
     background: bool | None = None
-    """True: the reply comes at once, and the response is computed in the background, to be fetched later."""
+    """True: the response is computed in the background, even if the client disconnects. The reply comes at once, to be
+    fetched later; with `stream`, the stream can be read again."""
     metadata: dict[str, str] | None = None
     """Texts that are stored with the response."""
     include: list[str] | None = None
@@ -66,7 +68,7 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     """Functions that the model may call, each with a name, a description and a JSON schema of its parameters; custom
-    tools, which take a text."""
+    tools, which take a text; and the client tools `shell`, `local_shell` and `apply_patch`."""
     tool_choice: str | dict[str, Any] | None = None
     """`auto`, `required`, `none`, one tool, or `allowed_tools`."""
     parallel_tool_calls: bool | None = None
@@ -86,7 +88,7 @@ class ResponsePromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     """Functions that the model may call, each with a name, a description and a JSON schema of its parameters; custom
-    tools, which take a text."""
+    tools, which take a text; and the client tools `shell`, `local_shell` and `apply_patch`."""
     tool_choice: str | dict[str, Any] | None = None
     """`auto`, `required`, `none`, one tool, or `allowed_tools`."""
 
@@ -148,7 +150,7 @@ class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag="custom_to
     """The tool's namespace, if it has one."""
 
 
-OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall
+OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | ClientCall
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
@@ -237,75 +239,12 @@ class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "response"
 
 
-class InputPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of a message."""
-
-    type: str
-    """`input_text`, or `output_text` in an assistant's message; `input_image`; `input_audio`."""
-    text: str | UnsetType = UNSET
-    image_url: str | UnsetType = UNSET
-    """A `data:` URL."""
-    input_audio: dict[str, str] | UnsetType = UNSET
-    """`data` in base64."""
-    annotations: list[Any] | UnsetType = UNSET
-    """Empty in `output_text`, and not given elsewhere."""
-
-
-class InputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    id: str
-    role: str
-    content: list[InputPart]
-    status: str = "completed"
-
-
-class InputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
-    """A call of a function that an earlier answer contains."""
-
-    id: str
-    call_id: str
-    name: str
-    arguments: str
-    status: str = "completed"
-    namespace: str | UnsetType = UNSET
-    """The tool's namespace, if it has one."""
-
-
-class InputCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
-    """The result of a call."""
-
-    id: str
-    call_id: str
-    output: str
-    status: str = "completed"
-
-
-class InputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"):
-    """A call of a custom tool that an earlier answer contains."""
-
-    id: str
-    call_id: str
-    name: str
-    input: str
-    status: str = "completed"
-    namespace: str | UnsetType = UNSET
-    """The tool's namespace, if it has one."""
-
-
-class InputItems(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of the items of a response's input."""
-
-    data: list[InputMessage | InputCall | InputCustomCall | InputCallOutput]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-    object: str = "list"
-
-
 # Events of a stream, with their sequence numbers
 
 
 class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`, with the response at that time."""
+    """`response.created`, `.queued`, `.in_progress`, `.completed`, `.incomplete` and `.failed`, with the response at
+    that time."""
 
     type: str
     sequence_number: int
@@ -359,8 +298,8 @@ class TextDoneEvent(_ItemEvent, frozen=True, kw_only=True):
 
 
 class PieceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.reasoning_text.delta`, `.reasoning_summary_text.delta`, `.function_call_arguments.delta` and
-    `.custom_tool_call_input.delta`."""
+    """`response.reasoning_text.delta`, `.reasoning_summary_text.delta`, `.function_call_arguments.delta`,
+    `.custom_tool_call_input.delta` and `.apply_patch_call_operation_diff.delta`."""
 
     type: str
     sequence_number: int
@@ -412,6 +351,40 @@ class InputDoneEvent(_ItemEvent, frozen=True, kw_only=True):
     input: str
     type: str = "response.custom_tool_call_input.done"
 
+
+class ShellCommandEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.shell_call_command.added`, `.delta` and `.done`."""
+
+    type: str
+    sequence_number: int
+    output_index: int
+    command_index: int
+    command: str | UnsetType = UNSET
+    delta: str | UnsetType = UNSET
+
+
+class DiffDoneEvent(_ItemEvent, frozen=True, kw_only=True):
+    """`response.apply_patch_call_operation_diff.done`."""
+
+    diff: str
+    type: str = "response.apply_patch_call_operation_diff.done"
+
+
+Event: TypeAlias = (
+    ResponseEvent
+    | OutputItemEvent
+    | ContentPartEvent
+    | TextDeltaEvent
+    | TextDoneEvent
+    | PieceEvent
+    | ReasoningDoneEvent
+    | SummaryPartEvent
+    | SummaryDoneEvent
+    | ArgumentsDoneEvent
+    | InputDoneEvent
+    | ShellCommandEvent
+    | DiffDoneEvent
+)
 
 _OWN: FieldTable = {
     "n": Refused("one response has one answer", (1,)),

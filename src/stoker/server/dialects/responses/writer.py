@@ -15,12 +15,15 @@ from stoker.chat.answers import Part, ToolCall, ToolCalls
 from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Delta, Writer
+from stoker.server.dialects.responses.client_calls import CALL_STREAMS, CallStream, Place
+from stoker.server.dialects.responses.client_tools import ID_PREFIXES, names_of_client_tools
 from stoker.server.dialects.responses.reasoning_types import OutputReasoning, ReasoningText, SummaryText
 from stoker.server.dialects.responses.sealing import sealed
 from stoker.server.dialects.responses.tools import parts_of_names
 from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
     ContentPartEvent,
+    Event,
     IncompleteDetails,
     InputDoneEvent,
     InputTokensDetails,
@@ -50,20 +53,6 @@ from stoker.server.dialects.responses.types import (
 from stoker.server.generation import GenerationRequest
 from stoker.server.logprobs import TextLogprobs
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
-
-Event: TypeAlias = (
-    ResponseEvent
-    | OutputItemEvent
-    | ContentPartEvent
-    | TextDeltaEvent
-    | TextDoneEvent
-    | PieceEvent
-    | ReasoningDoneEvent
-    | SummaryPartEvent
-    | SummaryDoneEvent
-    | ArgumentsDoneEvent
-    | InputDoneEvent
-)
 
 _replace = msgspec.structs.replace
 
@@ -99,11 +88,14 @@ def _reasoning(wire: ResponsesRequest) -> ResponseReasoning:
     return ResponseReasoning() if asked is None else ResponseReasoning(asked.effort, asked.wanted_summary)
 
 
+_Item: TypeAlias = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall
+
+
 @dataclass(slots=True)
 class _Open:
     """The output item that is being written."""
 
-    kind: type[OutputItem]
+    kind: type[_Item]
     item_id: str
     index: int
     """Index of the item in the output."""
@@ -118,7 +110,7 @@ class _Open:
     texts: list[str] = field(default_factory=list[str])
     logprobs: list[ResponseLogprob] = field(default_factory=list[ResponseLogprob])
 
-    def item(self, status: str) -> OutputItem:
+    def item(self, status: str) -> _Item:
         """The item as it is now."""
         text = "".join(self.texts)
         if self.kind is OutputReasoning:
@@ -164,7 +156,9 @@ class ResponseWriter(Writer):
         self._parts_of_names = parts_of_names(response.tools)
         self._stem = response.id.partition("_")[2]
         self._calls = ToolCalls("call_", response.id, keep_thought)
-        self._open: _Open | None = None
+        names = names_of_client_tools(response.tools)
+        self._client_tools = {name: kind for kind, name in names.items()}
+        self._open: _Open | CallStream | None = None
         self._done: list[OutputItem] = []
         self._num_events = 0
         self._logprobs = TextLogprobs()
@@ -177,6 +171,8 @@ class ResponseWriter(Writer):
 
     def begin(self) -> bytes:
         events: list[Event] = [self._response_event("response.created")]
+        if self._response.status == "queued":
+            events.append(self._response_event("response.queued"))
         self._response = _replace(self._response, status="in_progress")
         return _encoded([*events, self._response_event("response.in_progress")])
 
@@ -217,21 +213,29 @@ class ResponseWriter(Writer):
                 begun = self._begin_item(OutputReasoning, f"rs_{self._stem}{f'x{number}' if number else ''}")
                 return [*begun, self._thought(part.text)]
             case CallBegin():
-                call = self._calls.calls[-1]
-                ended = self._end_item("completed")
-                kind, prefix = (OutputCustomCall, "ctc") if call.is_custom else (OutputCall, "fc")
-                return [*ended, *self._begin_item(kind, f"{prefix}_{self._stem}_{call.index}", call)]
+                return [*self._end_item("completed"), *self._begin_call(self._calls.calls[-1])]
             case CallArguments():
                 self._logprobs.pass_by(part.text)
+                if isinstance(self._open, CallStream):
+                    return self._open.push(part.text)
                 what = "custom_tool_call_input" if self._calls.calls[-1].is_custom else "function_call_arguments"
                 return [self._piece(f"response.{what}.delta", part.text)]
             case CallEnd():
                 return self._end_item("completed")
 
+    def _begin_call(self, call: ToolCall) -> list[Event]:
+        kind = self._client_tools.get(call.name)
+        if kind is not None:
+            item_id = f"{ID_PREFIXES[kind]}_{self._stem}_{call.index}"
+            self._open = CALL_STREAMS[kind](Place(item_id, len(self._done), self._number), call)
+            return self._open.begin()
+        item, prefix = (OutputCustomCall, "ctc") if call.is_custom else (OutputCall, "fc")
+        return self._begin_item(item, f"{prefix}_{self._stem}_{call.index}", call)
+
     def _content(self, text: str, positions: list[PositionLogprobs]) -> list[Event]:
         number = sum(isinstance(item, OutputMessage) for item in self._done)
         begun = self._begin_item(OutputMessage, f"msg_{self._stem}{f'x{number}' if number else ''}")
-        assert self._open is not None
+        assert isinstance(self._open, _Open)
         self._open.texts.append(text)
         logprobs = [_logprob(each.chosen, each.top) for each in positions]
         self._open.logprobs += logprobs
@@ -253,7 +257,7 @@ class ResponseWriter(Writer):
     def _piece(
         self, kind: str, text: str, content_index: int | UnsetType = UNSET, summary_index: int | UnsetType = UNSET
     ) -> Event:
-        assert self._open is not None
+        assert isinstance(self._open, _Open)
         self._open.texts.append(text)
         return PieceEvent(
             type=kind,
@@ -265,9 +269,9 @@ class ResponseWriter(Writer):
             summary_index=summary_index,
         )
 
-    def _begin_item(self, kind: type[OutputItem], item_id: str, call: ToolCall | None = None) -> list[Event]:
+    def _begin_item(self, kind: type[_Item], item_id: str, call: ToolCall | None = None) -> list[Event]:
         """Begins an item, unless one of its kind is open."""
-        if self._open is not None and self._open.kind is kind:
+        if isinstance(self._open, _Open) and self._open.kind is kind:
             return []
         ended = self._end_item("completed")
         called = call.name if call is not None else ""
@@ -288,14 +292,18 @@ class ResponseWriter(Writer):
     def _end_item(self, status: str) -> list[Event]:
         if self._open is None:
             return []
-        item = self._open.item(status)
-        ended = [*self._closing(item), self._item_event("response.output_item.done", item)]
+        if isinstance(self._open, CallStream):
+            item, ended = self._open.item(self._open.last_status), self._open.end()
+        else:
+            item = self._open.item(status)
+            ended = [*self._closing(item), self._item_event("response.output_item.done", item)]
         self._open = None
-        self._done.append(item)
+        if item is not None:
+            self._done.append(item)
         return ended
 
-    def _closing(self, item: OutputItem) -> list[Event]:
-        assert self._open is not None
+    def _closing(self, item: _Item) -> list[Event]:
+        assert isinstance(self._open, _Open)
         place: dict[str, Any] = {"item_id": item.id, "output_index": self._open.index}
         if isinstance(item, OutputCall):
             number = self._number()
@@ -315,10 +323,11 @@ class ResponseWriter(Writer):
     def _end(self, output: Output) -> list[Event]:
         is_complete = output.finish_reason == "stop"
         status = "completed" if is_complete else "incomplete"
-        begun = [] if self._done or self._open else self._begin_item(OutputMessage, f"msg_{self._stem}")
         positions = self._logprobs.rest()
         late = self._content("", positions) if positions else []
-        closing = [*begun, *late, *self._end_item(status)]
+        closing = [*late, *self._end_item(status)]
+        if not self._done:
+            closing += [*self._begin_item(OutputMessage, f"msg_{self._stem}"), *self._end_item(status)]
         self._response = _replace(
             self._response,
             status=status,
@@ -330,14 +339,15 @@ class ResponseWriter(Writer):
         return [*closing, self._response_event(f"response.{status}")]
 
     def _output(self, status: str) -> list[OutputItem]:
-        return [*self._done, *([] if self._open is None else [self._open.item(status)])]
+        item = None if self._open is None else self._open.item(status)
+        return [*self._done, *([] if item is None else [item])]
 
     def _item_event(self, kind: str, item: OutputItem) -> Event:
-        assert self._open is not None
+        assert isinstance(self._open, _Open)
         return OutputItemEvent(type=kind, sequence_number=self._number(), output_index=self._open.index, item=item)
 
     def _part_event(self, kind: str, part: OutputText) -> ContentPartEvent:
-        assert self._open is not None
+        assert isinstance(self._open, _Open)
         return ContentPartEvent(
             type=kind,
             sequence_number=self._number(),
@@ -348,7 +358,7 @@ class ResponseWriter(Writer):
         )
 
     def _summary_event(self, kind: str, part: SummaryText) -> SummaryPartEvent:
-        assert self._open is not None
+        assert isinstance(self._open, _Open)
         return SummaryPartEvent(
             type=kind,
             sequence_number=self._number(),
