@@ -40,6 +40,7 @@ constexpr int32_t kSpanTokens = 512;  // positions that share one maximum and on
 
 // Largest head of type q16: so many products of codes add up in 32 bits, of a head's elements as of a span's positions.
 constexpr int32_t kMaxCodedHead = 512;
+constexpr int32_t kMaxGroupedHead = 576;  // likewise of q8 and q4: a latent vector and what is rotated
 static_assert(kSpanTokens <= kMaxCodedHead && (256ll + 2) * 127 * 127 * kMaxCodedHead <= INT32_MAX);
 
 enum class KvType : int32_t { f32, f16, q8, q16, i16, q4 };
