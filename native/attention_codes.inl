@@ -224,12 +224,13 @@ template <KvType type> STOKER_FLATTEN void take_queries(const SpanRows& b) {
         fill_codes<type>(b.scratch.queries, r, 0, (n + 63) / 64 * 64,
                    [&](int32_t d) { return d < n ? to_i32(mul(load(x + d), steps)) : set1_i32(0); });
         b.scratch.query_scales[r] = scale * unit * (b.a.softcap > 0 ? 1 : kLog2E);
-        for (int32_t d = 0; is_grouped(type) && d < n; d += b.a.kv.group()) {
+        int32_t* sums = b.scratch.query_sums + r;
+        for (int32_t d = 0; is_grouped(type) && d < n; d += b.a.kv.group(), sums += kScoredRows) {
             i32x16 sum = to_i32(mul(load(x + d), steps));
             if (b.a.kv.group() == 32) {
                 sum = add_i32(sum, to_i32(mul(load(x + d + 16), steps)));
             }
-            b.scratch.query_sums[d / b.a.kv.group() * kScoredRows + r] = reduce_add_i32(sum);
+            *sums = reduce_add_i32(sum);
         }
     }
 }
@@ -335,12 +336,16 @@ inline void fetch_keys(const SpanRows& b, int32_t page) {
 
 // Row r's sums, or products, become scores where they lie; returns the largest.
 template <KvType type> STOKER_FLATTEN inline float score_row(const SpanRows& b, int32_t r) {
+    const Seen seen = b.seen[r];
+    const f32x16 scale = set1(b.scratch.query_scales[r]);
+    const bool is_plain = b.a.softcap <= 0 && b.a.slopes == nullptr;
     float* scores = b.scratch.scores(r);
     f32x16 highest = set1(kUnseen);
-    for (int32_t t = b.seen[r].from / 16 * 16; t < b.seen[r].to; t += 16) {
+    for (int32_t t = seen.from / 16 * 16; t < seen.to; t += 16) {
         f32x16 x;
         if constexpr (is_grouped(type)) {
-            x = score(b, r, t, load(scores + t), set1(b.scratch.query_scales[r]), set1(0));
+            x = is_plain ? only_seen(fma(load(scores + t), scale, set1(0)), t, seen, kUnseen)
+                         : score(b, r, t, load(scores + t), scale, set1(0));
         } else {
             x = score(b, r, t, load_i32(reinterpret_cast<const int32_t*>(scores) + t));
         }

@@ -96,12 +96,12 @@ template <KvType type, int R, int V> STOKER_FLATTEN void score_groups(const Span
     for (int32_t lane = 0; lane < kPageTokens; lane += 16 * V) {
         float* products = b.scratch.scores(0) + page * kPageTokens + lane;
         const float* scales = reinterpret_cast<const float*>(keys + size_t(n) * kPageTokens) + lane;
-        for (int32_t first = 0; first < n; first += size, scales += kPageTokens) {
+        for (int32_t first = 0, group = 0; first < n; first += size, ++group, scales += kPageTokens) {
             if (lane == 0) {
-                fetch_lines<scale>(value_scales + first / size * scale);
+                fetch_lines<scale>(value_scales + group * scale);
             }
             GroupSums<R, V> sums;
-            begin_sums(sums, query_sums + first / size * kScoredRows, kCodeOffset);
+            begin_sums(sums, query_sums + group * kScoredRows, kCodeOffset);
             for (int32_t d = first; d < first + size; d += 4) {
                 if (lane == 0) {
                     fetch_lines<4 * step>(fetch.plane + d * step);
@@ -132,7 +132,7 @@ STOKER_FLATTEN inline void soften_in_place(const SpanRows& b, int32_t r, float h
     const Seen seen = b.seen[r];
     float* scores = b.scratch.scores(r);
     f32x16 total = set1(0);
-    for (int32_t t = b.first_coded(); t < b.end_coded(); t += 16) {
+    for (int32_t t = b.first_coded(), end = b.end_coded(); t < end; t += 16) {
         if (t + 16 <= seen.from || t >= seen.to) {
             store(scores + t, set1(0));
             continue;
@@ -171,41 +171,59 @@ private:
     const uint8_t *at = nullptr, *end = nullptr;
 };
 
-// Of a group of values at 16 positions; any where there is no page that some row sees.
-template <KvType type> inline f32x16 value_scales(const SpanRows& b, int32_t group, int32_t t) {
-    const int32_t page = t / kPageTokens, last = b.end_page - 1, at = group * kPageTokens + t % kPageTokens;
-    const uint8_t* values = b.values(page < b.first_page ? b.first_page : page > last ? last : page);
-    if constexpr (type == KvType::q4) {
-        return load_bf16(reinterpret_cast<const uint16_t*>(values + b.a.kv.half_bytes()) + at);
-    } else {
-        return load(reinterpret_cast<const float*>(values + size_t(b.a.kv.head_size) * kPageTokens) + at);
+// Where the scales of values are, page by page; anywhere for a page that no row sees.
+template <KvType type> class ValueScales {
+public:
+    explicit ValueScales(const SpanRows& b) {
+        const size_t codes = type == KvType::q4 ? b.a.kv.half_bytes() : size_t(b.a.kv.head_size) * kPageTokens;
+        const int32_t last = b.end_page - 1, end = b.end_coded() / kPageTokens;
+        for (int32_t page = b.first_coded() / kPageTokens; page < end; ++page) {
+            pages[page] = b.values(page < b.first_page ? b.first_page : page > last ? last : page) + codes;
+        }
     }
-}
+    // Of a group at 16 positions.
+    f32x16 at(int32_t group, int32_t t) const {
+        const uint8_t* page = pages[t / kPageTokens];
+        const int32_t i = group * kPageTokens + t % kPageTokens;
+        if constexpr (type == KvType::q4) {
+            return load_bf16(reinterpret_cast<const uint16_t*>(page) + i);
+        } else {
+            return load(reinterpret_cast<const float*>(page) + i);
+        }
+    }
+
+private:
+    const uint8_t* pages[kSpanTokens / kPageTokens];
+};
 
 // The rows' weights times the scales of a group become codes; `steps`: what a step of them is worth.
-template <KvType type, int R> STOKER_FLATTEN void take_weights(const SpanRows& b, int32_t group, float* steps, KeyLines& lines) {
+template <KvType type, int R>
+STOKER_FLATTEN void take_weights(const SpanRows& b, const ValueScales<type>& scales, int32_t group, float* steps, KeyLines& lines) {
     alignas(64) float products[R * kScoreStride];
+    const int32_t begin = b.first_coded(), end = b.end_coded();
+    const float* weights = b.scratch.scores(0);
+    KeyLines next = lines;  // a copy: stores could change what a reference leads to
     i32x16 largest[R];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
         largest[r] = set1_i32(0);
     }
-    for (int32_t t = b.first_coded(); t < b.end_coded(); t += 16) {
-        const f32x16 scales = value_scales<type>(b, group, t);
-        const float* weights = b.scratch.scores(0) + t;
+    for (int32_t t = begin; t < end; t += 16) {
+        const f32x16 scale = scales.at(group, t);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-            const f32x16 weight = load(weights + r * kScoreStride);
-            const f32x16 product = if_positive(weight, mul(weight, scales), set1(0));  // 0 times what is seen by others
+            const f32x16 weight = load(weights + r * kScoreStride + t);
+            const f32x16 product = if_positive(weight, mul(weight, scale), set1(0));  // 0 times what is seen by others
             largest[r] = larger(largest[r], product);
             store(products + r * kScoreStride + t, product);
-            lines.fetch();
+            next.fetch();
         }
     }
+    lines = next;
     for (int r = 0; r < R; ++r) {
         steps[r] = largest_of(largest[r]) / kMostCode;
         const f32x16 per_step = steps_per_unit(steps[r]);
-        fill_codes<type>(b.scratch.weights, r, b.first_coded(), b.end_coded(),
+        fill_codes<type>(b.scratch.weights, r, begin, end,
                          [&](int32_t t) { return to_i32(mul(load(products + r * kScoreStride + t), per_step)); });
     }
 }
@@ -273,8 +291,9 @@ template <KvType kv_type> struct Groups {
         const int32_t size = b.a.kv.group();
         float steps[R];
         KeyLines lines(b);
-        for (int32_t first = 0; first < b.a.kv.head_size; first += size) {
-            take_weights<type, R>(b, first / size, steps, lines);
+        const ValueScales<type> scales(b);
+        for (int32_t first = 0, group = 0; first < b.a.kv.head_size; first += size, ++group) {
+            take_weights<type, R>(b, scales, group, steps, lines);
             int32_t d = first;
             for (; d + 16 * vectors(R) <= first + size; d += 16 * vectors(R)) {
                 weigh_group<type, R, vectors(R)>(b, d, steps, lines, partials);
