@@ -132,6 +132,8 @@ def decision_s(replicas: int, repetitions: int = 200) -> float:
     """The time of one decision among so many replicas, by the code that a front runs."""
     front = cluster_sim.Front("stoker", replicas, 0, lambda: 0.0)
     requests = agents(conversations=repetitions + replicas, turns=1, rate=1.0, seed=0)
+    for request in requests:
+        request.prompt_left, request.answer_left = request.beginning.num_tokens, request.answer_tokens
     for request in requests[:replicas]:
         front.place(request, Machine())
     began = time.process_time()

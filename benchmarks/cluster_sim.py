@@ -22,7 +22,8 @@ from stoker.engine.protocol import Accepted
 from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime.block_follower import LOOK_S
 from stoker.runtime.cached_prefixes import CachedPrefixes
-from stoker.runtime.routing import BLOCK_TOKENS, Beginning, Candidate, choose
+from stoker.runtime.routing import BLOCK_TOKENS, Beginning
+from stoker.runtime.standings import Candidate, Standings
 
 POLICIES = ("stoker", "by sent text", "each front alone", "least work", "round robin", "random")
 """`stoker`: replicas say which blocks they hold. By sent text: fronts hear what others have sent. Alone: neither."""
@@ -48,9 +49,12 @@ class Front:
         self._policy = policy
         self._random = random.Random(seed)
         self._prefixes = CachedPrefixes(clock)
+        self._standings = Standings()
+        self._changed = set(range(num_replicas))
+        """Replicas that `_standings` is not up to date with."""
         self._open: list[set[Request]] = [set() for _ in range(num_replicas)]
         self._num_sent = [0] * num_replicas
-        self.others = [(0, 0)] * num_replicas
+        self._others = [(0, 0)] * num_replicas
         """Requests of other fronts at each replica, and the tokens that they still cost."""
         self._ranks = [self._random.random() for _ in range(num_replicas)]
         self._turn = self._random.randrange(num_replicas)
@@ -75,7 +79,12 @@ class Front:
         self._learn(request)
         self._open[chosen].add(request)
         self._num_sent[chosen] += 1
+        self.note_change(chosen)
         return chosen
+
+    def note_change(self, replica: int) -> None:
+        """Its own requests at the replica have come further."""
+        self._changed.add(replica)
 
     def hear(self, request: Request) -> None:
         """Another front has sent it."""
@@ -85,7 +94,8 @@ class Front:
 
     def hear_loads(self, replica: int, others: tuple[int, int]) -> None:
         """A replica says what other fronts have open there."""
-        self.others[replica] = others
+        self._others[replica] = others
+        self.note_change(replica)
 
     def take(self, replica: int, said: BlocksHeld) -> None:
         """A replica says what it holds."""
@@ -99,27 +109,28 @@ class Front:
         """It has been answered."""
         self._prefixes.note_end(request.replica, request.beginning)
         self._open[request.replica].discard(request)
+        self.note_change(request.replica)
 
     def _chosen(self, request: Request, machine: Machine) -> int:
+        for number in self._changed:
+            self._standings.put(self._candidate(number, machine))
+        self._changed.clear()
         knows = self._policy != "least work"
-        beginning = request.beginning
-        matched = self._prefixes.matched_tokens(beginning)
-        candidates = [
-            Candidate(
-                number=number,
-                work=sum(map(work_of, mine)) + self.others[number][1],
-                matched=matched(number) if knows else 0,
-                num_open=len(mine) + self.others[number][0],
-                parallel=machine.parallel,
-                max_open=machine.parallel + 256,
-                num_sent=self._num_sent[number],
-                rank=self._ranks[number],
-            )
-            for number, mine in enumerate(self._open)
-        ]
-        chosen = choose(candidates, beginning)
+        chosen = self._standings.choose(self._prefixes.matches(request.beginning) if knows else ())
         assert chosen is not None
         return chosen
+
+    def _candidate(self, number: int, machine: Machine) -> Candidate:
+        mine, (num_others, others_tokens) = self._open[number], self._others[number]
+        return Candidate(
+            number=number,
+            work=sum(map(work_of, mine)) + others_tokens,
+            num_open=len(mine) + num_others,
+            parallel=machine.parallel,
+            max_open=machine.parallel + 256,
+            num_sent=self._num_sent[number],
+            rank=self._ranks[number],
+        )
 
 
 def work_of(request: Request) -> int:
@@ -233,9 +244,15 @@ class _Simulation:
         if not replica.is_stepping and (replica.waiting or replica.running):
             replica.is_stepping = True
             self._at(now + replica.begin_step(), partial(self._finish, replica))
+            self._note_progress(replica)
+
+    def _note_progress(self, replica: Replica) -> None:
+        for front in {request.front for request in replica.running}:
+            self._fronts[front].note_change(replica.number)
 
     def _finish(self, replica: Replica, now: float) -> None:
         replica.is_stepping = False
+        self._note_progress(replica)
         passing = Counter(request.front for request in replica.end_step())
         spent_s = self._machine.front_s_per_token
         if replica.begun or replica.ended:

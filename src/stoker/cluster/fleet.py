@@ -61,7 +61,7 @@ class ClusterFleet:
         start_s: float = 900.0,
         idle: Idle | None = None,
     ) -> None:
-        self.members = ReplicaSet(may_refill=True, may_be_idle=idle is not None)
+        self.members = ReplicaSet(may_refill=True, may_be_idle=idle is not None, hears_changes=True)
         self.prefixes = CachedPrefixes()
         self._present = present
         self._connect = connect
@@ -170,6 +170,7 @@ class ClusterFleet:
         runtime = self._connect(replica_id)
         replica = Replica(self.members.free_number, runtime, rank=random())
         runtime.note_in(self.prefixes, replica.number)
+        runtime.listen(replica.note_change)
         self.members.add(replica)
         self._ids[replica] = replica_id
         task = asyncio.create_task(self._start(replica, replica_id), name=f"stoker-connect-{replica_id}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Protocol, Unpack, cast
 
@@ -88,6 +88,9 @@ class RemoteEngine:
         self._hello: asyncio.Future[Hello] | None = None
         self._template: CardTemplate | None = None
         self._beat = Beat("starting")
+        self._health: Health | None = None
+        """What `health` returns; None = it has changed."""
+        self._on_health: Callable[[], None] = lambda: None
         self._prefixes: tuple[CachedPrefixes, int] | None = None
         self.node = ""
         """The address of the replica's node, once it is connected."""
@@ -96,6 +99,10 @@ class RemoteEngine:
     def note_in(self, prefixes: CachedPrefixes, number: int) -> None:
         """Has reports about the prefix cache noted there, as of the replica `number`. To be called before `start`."""
         self._prefixes = prefixes, number
+
+    def listen(self, on_health: Callable[[], None]) -> None:
+        """Sets the function that is called when `health` may have changed. To be called before `start`."""
+        self._on_health = on_health
 
     @property
     def is_lost(self) -> bool:
@@ -120,11 +127,16 @@ class RemoteEngine:
             self._tasks = [asyncio.ensure_future(part) for part in parts]
         hello = await asyncio.shield(self._hello)
         if self._template is None:
-            self.node, self._kv_events = hello.node, hello.kv_events
+            self.node, self._kv_events, self._health = hello.node, hello.kv_events, None
             self._template = CardTemplate(hello.card, self._volatile)
         return hello.card
 
     def health(self) -> Health:
+        if self._health is None:
+            self._health = self._health_now()
+        return self._health
+
+    def _health_now(self) -> Health:
         beat = self._beat
         return Health(
             is_ready=beat.state == "ready",
@@ -211,15 +223,19 @@ class RemoteEngine:
             case Output() | Accepted() | Failed():
                 self._requests.on_event(report)
             case Beat():
-                self._beat = report
+                self._set_beat(report)
             case Heard() | BlocksHeld():
                 self._note(report)
             case Hello():
                 assert self._hello is not None
                 self._hello.set_result(report)
-                self._beat = Beat("ready")
+                self._set_beat(Beat("ready"))
             case _:
                 self._questions.on_answer(report)
+
+    def _set_beat(self, beat: Beat) -> None:
+        self._beat, self._health = beat, None
+        self._on_health()
 
     def _note(self, report: Heard | BlocksHeld) -> None:
         if self._prefixes is None:
@@ -259,7 +275,7 @@ class RemoteEngine:
                     task.cancel()
 
     def _end(self, error: Any, state: str, reason: str | None = None) -> None:
-        self._beat = Beat(state, self._beat.num_restarts, reason)
+        self._set_beat(Beat(state, self._beat.num_restarts, reason))
         self._requests.end_all(error)
         self._questions.end_all(error)
         if self._hello is not None and not self._hello.done():

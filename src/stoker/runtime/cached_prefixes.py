@@ -18,14 +18,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from math import inf
 
 from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.engine.blocks_held import MEMORY, POOL, StoredBlocks
 from stoker.engine.protocol import Accepted
 from stoker.engine.question_messages import BlocksHeld
+from stoker.runtime.prefix_holders import PrefixHolders
 from stoker.runtime.routing import BLOCK_TOKENS, Affinity, Beginning
+from stoker.runtime.standings import Matches
 
 GRACE_S = 3.0
 """Seconds for which a prompt counts as cached after its request has ended. By then, the engine reports its blocks."""
@@ -41,37 +42,50 @@ class HeldBlocks:
 
     ledger: str = ""
     serial: int = 0
-    _held: dict[str, set[int]] = field(default_factory=lambda: {POOL: set[int](), MEMORY: set[int]()})
+    _pool: set[int] = field(default_factory=set[int])
+    _memory: set[int] = field(default_factory=set[int])
 
     def __contains__(self, number: int) -> bool:
-        return number in self._held[POOL] or number in self._held[MEMORY]
+        return number in self._pool or number in self._memory
 
     def __len__(self) -> int:
-        return len(self._held[POOL] | self._held[MEMORY])
+        return len(self._pool | self._memory)
 
     def take(self, answer: BlocksHeld) -> bool:
         """Adds an answer. False = an earlier answer is missing, so that an answer with all blocks is needed."""
         if answer.is_whole:
-            self._held = {POOL: set(), MEMORY: set()}
+            self._pool, self._memory = set(), set()
         elif (answer.ledger, answer.serial) == (self.ledger, self.serial):
             return True
         elif (answer.ledger, answer.serial - 1) != (self.ledger, self.serial):
             return False
         self.ledger, self.serial = answer.ledger, answer.serial
+        held = {POOL: self._pool, MEMORY: self._memory}
         for removed in answer.removed:
-            self._held[removed.medium].difference_update(removed.numbers)
+            held[removed.medium].difference_update(removed.numbers)
         for stored in answer.stored:
-            self._held[stored.medium].update(stored.numbers)
+            held[stored.medium].update(stored.numbers)
         return True
 
     def whole(self) -> BlocksHeld:
         """All blocks as one answer, for a reader that has seen no answer before."""
-        stored = [StoredBlocks(medium, list(numbers)) for medium, numbers in self._held.items() if numbers]
+        media = ((POOL, self._pool), (MEMORY, self._memory))
+        stored = [StoredBlocks(medium, list(numbers)) for medium, numbers in media if numbers]
         return BlocksHeld("", self.ledger, self.serial, is_whole=True, stored=stored, removed=[])
 
-    def num_leading(self, numbers: Sequence[int]) -> int:
-        """How many of these blocks, from the first one on, the engine holds without a gap."""
-        return sum(1 for _ in takewhile(self.__contains__, numbers))
+    def num_leading(self, numbers: Sequence[int], known: int = 0) -> int:
+        """How many of these blocks, from the first one on, the engine holds without a gap.
+
+        Args:
+            numbers: of the blocks.
+            known: how many it is known to hold.
+        """
+        pool, memory = self._pool, self._memory
+        for index in range(known, len(numbers)):
+            number = numbers[index]
+            if number not in pool and number not in memory:
+                return index
+        return len(numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +107,12 @@ class CachedPrefixes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sent = Affinity()
+        self._sent = Affinity(clock)
         self._held: dict[int, HeldBlocks] = {}
         """Reported blocks by replica. Prompts sent to a replica that reports no blocks count as cached for good."""
+        self._all_held = 0
+        """The replicas in `_held`, see `prefix_holders`."""
+        self._holders = PrefixHolders(self._num_leading, self._holding)
         self._prompts: OrderedDict[bytes, KnownPrompt] = OrderedDict()
         """Prompts by the key of each block of their text, the least recently used first."""
 
@@ -109,19 +126,15 @@ class CachedPrefixes:
         held = self._held.get(replica)
         return None if held is None else len(held)
 
-    def matched_tokens(self, beginning: Beginning) -> Callable[[int], int]:
-        """For one prompt: a function from a replica's number to the estimated prompt tokens it need not compute."""
+    def matches(self, beginning: Beginning) -> Matches:
+        """For one prompt: the estimated prompt tokens that each replica need not compute."""
+        sent = self._sent.matches(beginning)
         known, num_shared = self._find(beginning)
-        limit, now = min(num_shared, beginning.num_tokens - 1), self._clock()
-
-        def matched(replica: int) -> int:
-            sent = self._sent.matched_tokens(replica, beginning, now)
-            held = self._held.get(replica)
-            if held is None or known is None:
-                return sent
-            return max(sent, min(limit, int(held.num_leading(known.blocks) * known.block_tokens)))
-
-        return matched
+        if known is None:
+            return sent
+        limit = min(num_shared, beginning.num_tokens - 1)
+        groups = self._holders.groups(known.blocks, self._all_held)
+        return [*sent, *((min(limit, int(count * known.block_tokens)), replicas) for count, replicas in groups)]
 
     def note_sent(self, replica: int, beginning: Beginning) -> None:
         """Notes that a request with this prompt was sent to a replica."""
@@ -153,7 +166,16 @@ class CachedPrefixes:
         """Notes an engine's report of its blocks. False = an earlier report is missing; ask for all blocks."""
         if answer.is_whole and self._held.get(replica, HeldBlocks()).ledger != answer.ledger:
             self._sent.forget(replica)  # sent to a process that has died, or that has not reported before
-        return self._held.setdefault(replica, HeldBlocks()).take(answer)
+        held = self._held.setdefault(replica, HeldBlocks())
+        self._all_held |= 1 << replica
+        if not held.take(answer):
+            return False
+        if answer.is_whole:
+            self._holders.review(replica, held.__contains__)
+        for run in (*answer.removed, *answer.stored):
+            for number in run.numbers:
+                self._holders.note(replica, number, has=number in held)
+        return True
 
     def forget_sent(self, replica: int) -> None:
         """Forgets which prompts were sent to a replica: its cache is empty."""
@@ -163,6 +185,18 @@ class CachedPrefixes:
         """Forgets all of a replica that was removed."""
         self._sent.forget(replica)
         self._held.pop(replica, None)
+        self._all_held &= ~(1 << replica)
+        self._holders.review(replica, lambda _number: False)
+
+    def _num_leading(self, replica: int, numbers: Sequence[int], known: int) -> int:
+        return self._held[replica].num_leading(numbers, known)
+
+    def _holding(self, number: int) -> int:
+        found = 0
+        for replica, held in self._held.items():
+            if number in held:
+                found |= 1 << replica
+        return found
 
     def _find(self, beginning: Beginning) -> tuple[KnownPrompt | None, int]:
         """A known prompt that shares the longest prefix with this text, and the tokens of that prefix."""

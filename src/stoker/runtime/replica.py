@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -12,7 +12,8 @@ from stoker.engine.health import Health
 from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.stats import EngineStats
 from stoker.runtime.base import Runtime
-from stoker.runtime.routing import Beginning, Candidate
+from stoker.runtime.routing import Beginning
+from stoker.runtime.standings import Candidate
 
 _USUAL_ANSWER = 256
 """Length assumed for an answer of unknown length, in tokens; also the maximum that is assumed for any answer."""
@@ -80,10 +81,28 @@ class Replica:
     def __init__(self, number: int, runtime: Runtime, rank: float = 0.0) -> None:
         self.number = number
         self.runtime = runtime
-        self.phase = Phase.LOADING
         self.num_sent = 0
+        self._phase = Phase.LOADING
         self._rank = rank
         self._work: set[Work] = set()
+        self._on_change: Callable[[int], None] = lambda _number: None
+
+    def listen(self, on_change: Callable[[int], None]) -> None:
+        """Sets the function that is called with the replica's number when what decides a choice may have changed."""
+        self._on_change = on_change
+
+    def note_change(self) -> None:
+        """Notes that the runtime's health or the work of a request has changed."""
+        self._on_change(self.number)
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._phase = phase
+        self.note_change()
 
     @property
     def num_open(self) -> int:
@@ -120,14 +139,13 @@ class Replica:
         found = self.candidate()
         return 0 if found.pressure else found.parallel - found.num_open
 
-    def candidate(self, matched: int = 0) -> Candidate:
-        """The replica as a candidate for a request, `matched` of whose prompt tokens it has cached."""
+    def candidate(self) -> Candidate:
+        """The replica as a candidate for a request."""
         card, health = self.card, self.runtime.health()
         beat = health.heartbeat
         return Candidate(
             number=self.number,
             work=sum(work.num_tokens for work in self._work) + health.others_tokens,
-            matched=matched,
             num_open=self.num_open + health.num_others,
             parallel=card.parallel,
             max_open=card.parallel + card.max_queue,
@@ -141,7 +159,9 @@ class Replica:
         """Counts `work` as the replica's while the block runs."""
         self._work.add(work)
         self.num_sent += 1
+        self.note_change()
         try:
             yield
         finally:
             self._work.discard(work)
+            self.note_change()

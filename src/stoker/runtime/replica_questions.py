@@ -47,9 +47,7 @@ from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloade
 from stoker.runtime.replica import Replica, Work
 from stoker.runtime.replica_adapters import ReplicaAdapters
 from stoker.runtime.replica_set import ReplicaSet
-from stoker.runtime.routing import TOKEN_BYTES, Beginning, choose
-
-_NOWHERE = Beginning((), 1)
+from stoker.runtime.routing import TOKEN_BYTES
 
 
 class ReplicaQuestions:
@@ -182,5 +180,4 @@ def _num_tokens(question: Question[Any]) -> int:
 
 
 def _least_busy(replicas: Sequence[Replica]) -> Replica:
-    number = choose([replica.candidate() for replica in replicas], _NOWHERE)
-    return next(replica for replica in replicas if replica.number == number)
+    return min(replicas, key=lambda replica: replica.candidate().standing)

@@ -29,13 +29,18 @@ class ReplicaSet:
     Args:
         may_refill: replicas may be added again when none is left.
         may_be_idle: the model may have no replica while it gets no requests; a request starts one.
+        hears_changes: `Replica.note_change` is called when the health of a replica changes. Else `take_changed` returns
+            all replicas.
     """
 
-    def __init__(self, *, may_refill: bool = False, may_be_idle: bool = False) -> None:
+    def __init__(self, *, may_refill: bool = False, may_be_idle: bool = False, hears_changes: bool = False) -> None:
         self._may_refill = may_refill
         self._may_be_idle = may_be_idle
         self._totals = Totals()
+        self._hears_changes = hears_changes
         self._replicas: dict[int, Replica] = {}
+        self._changed: set[int] = set()
+        """Numbers of replicas that have changed since `take_changed`."""
         self._closing: set[asyncio.Task[None]] = set()
         self._first: Replica | None = None
         self._num_past_restarts = 0
@@ -45,10 +50,19 @@ class ReplicaSet:
     def __contains__(self, replica: Replica) -> bool:
         return self._replicas.get(replica.number) is replica
 
+    def __getitem__(self, number: int) -> Replica:
+        return self._replicas[number]
+
     @property
     def replicas(self) -> list[Replica]:
         """All replicas, ordered by number."""
         return [self._replicas[number] for number in sorted(self._replicas)]
+
+    def take_changed(self) -> list[tuple[int, Replica | None]]:
+        """Replicas that may have changed since the last call, by number. None = there is no such replica any more."""
+        changed, self._changed = self._changed, set()
+        numbers = changed if self._hears_changes else changed | self._replicas.keys()
+        return [(number, self._replicas.get(number)) for number in numbers]
 
     @property
     def has_hope(self) -> bool:
@@ -145,6 +159,7 @@ class ReplicaSet:
         """Adds a replica, whose number no other replica of the set may have."""
         assert replica.number not in self._replicas
         self._replicas[replica.number] = replica
+        replica.listen(self._changed_at)
         if self._adapters is not None:
             replica.runtime.begin_with(self._adapters)
 
@@ -157,11 +172,15 @@ class ReplicaSet:
     def remove(self, replica: Replica) -> None:
         """Removes a replica and closes it in the background; its counters remain in the model's totals."""
         del self._replicas[replica.number]
+        self._changed_at(replica.number)
         self._num_past_restarts += replica.runtime.health().num_restarts
         self._totals.leave(replica.number)
         closing = asyncio.ensure_future(replica.runtime.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+
+    def _changed_at(self, number: int) -> None:
+        self._changed.add(number)
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
         """Sets the adapters that all engines started from now on load; see `Runtime.begin_with`."""

@@ -30,7 +30,7 @@ from stoker.runtime.replica_adapters import ReplicaAdapters
 from stoker.runtime.replica_questions import ReplicaQuestions
 from stoker.runtime.replica_request import ReplicaRequest
 from stoker.runtime.replica_set import ReplicaSet
-from stoker.runtime.routing import choose
+from stoker.runtime.standings import Standings, matched_by
 from stoker.text.messages import Message, RenderOptions
 
 if TYPE_CHECKING:
@@ -103,6 +103,10 @@ class ReplicatedRuntime:
         self._prefixes = fleet.prefixes
         self._caches: dict[int, tuple[Runtime, int]] = {}
         """By replica: its runtime and restart count when a request was last routed; a change means an empty cache."""
+        self._standings = Standings()
+        """The replicas that can be asked, as of `_refresh`."""
+        self._overfull: set[int] = set()
+        """Replicas in `_standings` at which requests wait."""
         self._requests: dict[str, ReplicaRequest] = {}
         self._starting: asyncio.Future[None] | None = None
 
@@ -142,6 +146,7 @@ class ReplicatedRuntime:
                         ):
                             async for event in followed:
                                 work.note(event)
+                                replica.note_change()
                                 if isinstance(event, Accepted):
                                     self._prefixes.note_accepted(request.beginning, event)
                                 if request.passes(event):
@@ -194,26 +199,39 @@ class ReplicatedRuntime:
 
     def _place(self, request: ReplicaRequest) -> tuple[Replica, Work]:
         """Chooses a replica for the request and estimates the work there; notes the choice for the prefix cache."""
-        submit = request.submit
-        replicas = {replica.number: replica for replica in self._replicas.answering()}
-        replicas = {n: replica for n, replica in replicas.items() if n not in request.avoids} or replicas
-        beginning = request.beginning
-        for replica in replicas.values():
+        submit, beginning = request.submit, request.beginning
+        self._refresh()
+        matches = self._prefixes.matches(beginning)
+        chosen = self._standings.choose(matches, avoids=request.avoids, companion=self._companion(submit.group))
+        if chosen is None:
+            (replica,) = self._replicas.answering()
             self._note_process(replica)
-        matched_by = self._prefixes.matched_tokens(beginning)
-        matched = {n: matched_by(n) for n in replicas}
-        candidates = [replica.candidate(matched[n]) for n, replica in replicas.items()]
-        chosen = choose(candidates, beginning, companion=self._companion(submit.group))
-        assert chosen is not None
-        self._prefixes.note_sent(chosen, beginning)
-        request.go_to(chosen)
-        return replicas[chosen], Work.of(submit, beginning, matched[chosen])
+        else:
+            replica = self._replicas[chosen]
+        self._prefixes.note_sent(replica.number, beginning)
+        request.go_to(replica.number)
+        return replica, Work.of(submit, beginning, matched_by(replica.number, matches))
+
+    def _refresh(self) -> None:
+        """Brings `_standings` up to date."""
+        for number, replica in self._replicas.take_changed():
+            self._overfull.discard(number)
+            if replica is None or not replica.can_answer:
+                self._standings.drop(number)
+                continue
+            self._note_process(replica)
+            self._standings.put(replica.candidate())
+            if replica.num_open > replica.card.parallel:
+                self._overfull.add(number)
 
     def _spread(self) -> None:
         """Recalls waiting requests from busy replicas while another replica has a free place."""
+        self._refresh()
+        if not self._overfull:
+            return
         serving = [replica for replica in self._replicas.replicas if replica.can_answer]
         num_free = sum(replica.num_free for replica in serving)
-        if num_free and any(replica.num_open > replica.card.parallel for replica in serving):
+        if num_free:
             num_free -= sum(request.is_recalled for request in self._requests.values())
             waiting = [request for replica in serving for request in self._waiting_at(replica)]
             for request in sorted(waiting, key=_urgency)[: max(0, num_free)]:

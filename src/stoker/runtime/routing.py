@@ -1,7 +1,7 @@
-"""Chooses the replica for a request: the one that has to compute the fewest tokens until it is answered. Sends nothing.
+"""Describes the prefix of a prompt by keys, and remembers which prefixes were sent to each replica. Sends nothing.
 
-The cost of a replica is its pending work plus the tokens of the new prompt that are probably not in its prefix cache.
-A conversation therefore stays on one replica until that costs more than computing its prompt elsewhere. Counting both
+A request goes to the replica that has to compute the fewest tokens until it is answered, see `standings`. A
+conversation therefore stays on one replica until that costs more than computing its prompt elsewhere. Counting both
 in tokens is from NVIDIA Dynamo's router; remembering what was sent where, instead of asking engines, is from SGLang's.
 
 ```
@@ -12,14 +12,18 @@ keys       k0 ──────►  k1 ──────►                k1 
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from heapq import heappop, heappush
 from math import inf
 
 from stoker.core.media import Span
 from stoker.engine.protocol import PlacedPrompt
+from stoker.runtime.prefix_holders import PrefixHolders
+from stoker.runtime.standings import Matches
 
 BLOCK_BYTES = 256
 TOKEN_BYTES = 4
@@ -29,8 +33,6 @@ MAX_BLOCKS = 1024
 """Maximum number of blocks of a prompt that routing looks at: the first 64 thousand tokens decide."""
 MAX_KEYS = 16_384
 """Maximum number of keys remembered for each replica: a million tokens, in about 2 MiB."""
-KV_FULL = 0.95
-"""Fraction of the KV pool in use by running requests from which on a replica counts as full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,89 +94,68 @@ class Affinity:
     """The prompts that were sent to each replica lately and so are probably still in its prefix cache.
 
     Args:
+        clock: seconds; only differences count.
         max_keys: keys remembered for each replica. The least recently used are forgotten, the end of a prompt first.
     """
 
-    def __init__(self, max_keys: int = MAX_KEYS) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, max_keys: int = MAX_KEYS) -> None:
+        self._clock = clock
         self._max_keys = max_keys
         self._sent: dict[int, OrderedDict[bytes, float]] = {}
         """For each replica and key: the time until which the key counts as cached."""
+        self._all = 0
+        """The replicas in `_sent`, see `prefix_holders`."""
+        self._ends: list[tuple[float, int, tuple[bytes, ...]]] = []
+        """A heap of the times at which keys of a replica may stop to count."""
+        self._holders = PrefixHolders(self._count, self._having)
 
-    def matched_tokens(self, replica: int, beginning: Beginning, now: float = -inf) -> int:
-        """Tokens of the prompt that were sent to the replica before and still count; always less than all tokens.
-
-        Args:
-            replica: the replica's number.
-            beginning: of the prompt.
-            now: the time on the clock of `note`; keys that count until then or earlier are ignored.
-        """
-        sent = self._sent.get(replica, OrderedDict())
-        num_blocks = 0
-        for key in beginning.keys:
-            if sent.get(key, -inf) <= now:
-                break
-            num_blocks += 1
-        return min(num_blocks * BLOCK_TOKENS, beginning.num_tokens - 1)
+    def matches(self, beginning: Beginning) -> Matches:
+        """Tokens of the prompt that were sent to each replica before and still count; always less than all tokens."""
+        self._expire()
+        limit = beginning.num_tokens - 1
+        groups = self._holders.groups(beginning.keys, self._all)
+        return [(min(num_blocks * BLOCK_TOKENS, limit), replicas) for num_blocks, replicas in groups]
 
     def note(self, replica: int, beginning: Beginning, until: float = inf) -> None:
-        """Notes that the prompt was sent to the replica; it counts until the time `until`, see `matched_tokens`."""
+        """Notes that the prompt was sent to the replica; it counts until the time `until` on the clock."""
+        self._expire()
         sent = self._sent.setdefault(replica, OrderedDict())
+        self._all |= 1 << replica
         for key in reversed(beginning.keys):
             sent[key] = until
             sent.move_to_end(key)
+            self._holders.note(replica, key, has=True)
+        if until < inf and beginning.keys:
+            heappush(self._ends, (until, replica, beginning.keys))
         while len(sent) > self._max_keys:
-            sent.popitem(last=False)
+            self._holders.note(replica, sent.popitem(last=False)[0], has=False)
 
     def forget(self, replica: int) -> None:
         """Forgets what was sent to a replica, whose cache is empty."""
         self._sent.pop(replica, None)
+        self._all &= ~(1 << replica)
+        self._holders.review(replica, lambda _key: False)
 
+    def _expire(self) -> None:
+        """Notes which keys have stopped to count."""
+        now = self._clock()
+        while self._ends and self._ends[0][0] <= now:
+            _, replica, keys = heappop(self._ends)
+            sent = self._sent.get(replica, OrderedDict())
+            for key in keys:
+                if sent.get(key, now) <= now:
+                    self._holders.note(replica, key, has=False)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A replica that a request could be sent to, with what decides the choice."""
+    def _count(self, replica: int, keys: Sequence[bytes], start: int) -> int:
+        sent, now = self._sent[replica], self._clock()
+        for index in range(start, len(keys)):
+            if sent.get(keys[index], now) <= now:
+                return index
+        return len(keys)
 
-    number: int
-    work: int
-    """Tokens that the replica has still to compute, of prompts and answers."""
-    matched: int = 0
-    """Tokens of the new prompt that the replica has cached."""
-    num_open: int = 0
-    """Requests at the replica, running and waiting."""
-    parallel: int = 1
-    """Maximum number of requests that run at the same time."""
-    max_open: int = 1
-    """Maximum number of requests, running and waiting; further ones are refused."""
-    kv_usage: float = 0.0
-    """Fraction of the KV pool that running requests hold, 0 … 1."""
-    num_sent: int = 0
-    """Requests ever sent to the replica."""
-    rank: float = 0.0
-    """Order among equals, before the number. Random where several processes route: else all would choose the same."""
-
-    @property
-    def pressure(self) -> int:
-        """What happens to one more request: 0 = it begins at once, 1 = it waits in the queue, 2 = it is refused."""
-        if self.num_open >= self.max_open:
-            return 2
-        return int(self.num_open >= self.parallel or self.kv_usage >= KV_FULL)
-
-
-def choose(candidates: Iterable[Candidate], beginning: Beginning, *, companion: int | None = None) -> int | None:
-    """The number of the replica for the request; None if there is no candidate.
-
-    No request is routed to a replica where it has to wait while another has a free place, whatever is cached.
-
-    Args:
-        candidates: the replicas that can be asked, in any order.
-        beginning: prefix keys and size of the prompt.
-        companion: the replica of other requests of the same group, preferred while it has a free place.
-    """
-
-    def cost(candidate: Candidate) -> tuple[int, bool, int, int, float, int]:
-        is_apart = candidate.number != companion or candidate.pressure > 0
-        work = candidate.work + beginning.num_tokens - candidate.matched
-        return candidate.pressure, is_apart, work, candidate.num_sent, candidate.rank, candidate.number
-
-    best = min(candidates, key=cost, default=None)
-    return None if best is None else best.number
+    def _having(self, key: bytes) -> int:
+        found, now = 0, self._clock()
+        for replica, sent in self._sent.items():
+            if sent.get(key, now) > now:
+                found |= 1 << replica
+        return found

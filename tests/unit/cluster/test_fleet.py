@@ -22,6 +22,7 @@ from stoker.errors import EngineCrashed, ModelNotLoaded, Overloaded
 from stoker.runtime import block_follower
 from stoker.runtime.replica_request import beginning_of_submit
 from stoker.runtime.replicas import ReplicatedRuntime
+from stoker.runtime.standings import matched_by
 from tests.unit.cluster.memory_link import MemoryLink
 from tests.unit.runtime.fake_replica import CARD, FakeReplica
 from tests.waiting import BOUND_S, run, until
@@ -311,7 +312,7 @@ def test_conversation_that_began_at_another_front_finds_its_cache():
             submit = Submit("of another front", text, SamplingParams())
             other.obey([submit])
             beginning = beginning_of_submit(submit)
-            await until(lambda number=number, prompt=beginning: prefixes.matched_tokens(prompt)(number))
+            await until(lambda number=number, prompt=beginning: matched_by(number, prefixes.matches(prompt)))
             await other.close()
         for turn in range(3):
             events = cluster.runtime.generate(Submit(f"turn {turn}", stem + "and more", SamplingParams()))

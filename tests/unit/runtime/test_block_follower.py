@@ -14,6 +14,7 @@ from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime import block_follower
 from stoker.runtime.block_follower import BlockFollower
 from stoker.runtime.replica_request import beginning_of_submit
+from stoker.runtime.standings import matched_by
 from tests.unit.runtime.fake_replica import FakeReplica, Stage, play
 from tests.waiting import run, until
 
@@ -94,8 +95,8 @@ def test_request_goes_where_its_prompt_lies_and_not_where_it_was_sent_first() ->
         other.blocks = msgspec.structs.replace(whole(*BLOCKS), ledger="restarted")
         await until(lambda: prefixes.num_blocks(other.number) == len(BLOCKS))
         stage.now += 60.0
-        matched = prefixes.matched_tokens(beginning_of_submit(Submit("q", PROMPT, SamplingParams())))
-        assert matched(holder.number) < matched(other.number)
+        matches = prefixes.matches(beginning_of_submit(Submit("q", PROMPT, SamplingParams())))
+        assert matched_by(holder.number, matches) < matched_by(other.number, matches)
         again = stage.ask("after", PROMPT)
         await stage.held("after")
         assert stage.holder("after") is other

@@ -10,6 +10,7 @@ from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime import cached_prefixes
 from stoker.runtime.cached_prefixes import GRACE_S, HEARD_S, CachedPrefixes
 from stoker.runtime.routing import BLOCK_TOKENS, Beginning, beginning_of
+from stoker.runtime.standings import matched_by
 
 TEXT = "".join(f"{number:07} " for number in range(512))
 """16 blocks of text, which have become 32 blocks of KV: a token for each four characters."""
@@ -38,7 +39,7 @@ class Story:
         return beginning
 
     def matched(self, replica: int, text: str = TEXT) -> int:
-        return self.prefixes.matched_tokens(beginning_of(text))(replica)
+        return matched_by(replica, self.prefixes.matches(beginning_of(text)))
 
 
 def test_blocks_that_are_held_from_the_first_one_on_count() -> None:

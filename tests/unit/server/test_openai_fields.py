@@ -29,6 +29,17 @@ def test_a_format_of_text_asks_for_nothing(nothing: Any):
     assert runtime.submits[0].outline is None or runtime.submits[0].outline.grammar is None
 
 
+def test_a_constraint_in_its_older_and_its_newer_field_is_one():
+    runtime = FakeRuntime()
+    text = 'start: "a"'
+    fields = {"guided_grammar": text, "structured_outputs": {"grammar": text}, "guided_decoding_backend": "guidance"}
+    assert chat(runtime, **fields).status_code == 200
+    outline = runtime.submits[0].outline
+    assert outline is not None
+    assert outline.grammar is not None
+    assert outline.grammar.text == text
+
+
 @pytest.mark.parametrize(
     ("fields", "parameter"),
     [
@@ -38,6 +49,7 @@ def test_a_format_of_text_asks_for_nothing(nothing: Any):
         ({"guided_choice": []}, "guided_choice"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
         ({"regex": "a", "grammar": 'root ::= "a"'}, "regex"),
+        ({"guided_regex": "a", "structured_outputs": {"regex": "b"}}, "structured_outputs"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),

@@ -34,7 +34,7 @@ def test_every_kind_of_item_is_there_again_and_instructions_are_not():
     assert user["content"][0]["text"] == "U"
     assert (call["type"], call["call_id"], call["name"], call["arguments"]) == ("function_call", "c1", "f", "{}")
     assert (output["type"], output["call_id"], output["output"]) == ("function_call_output", "c1", "R")
-    assert assistant["content"] == [{"type": "output_text", "text": "A"}]
+    assert assistant["content"] == [{"type": "output_text", "text": "A", "annotations": []}]
     assert (reply["first_id"], reply["last_id"]) == (developer["id"], assistant["id"])
     assert len({item["id"] for item in reply["data"]}) == 5
 

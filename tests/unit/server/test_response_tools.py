@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
+from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app, position
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
 READ = {"type": "function", "name": "read", "description": "Reads a file.", "parameters": SCHEMA}
@@ -181,3 +181,45 @@ def test_references_to_items_of_an_input_are_those_items():
         assert ask(app, "POST", "/v1/responses", json={"input": references}).status_code == 200
         messages, wanted = runtime.rendered[-1][0], runtime.rendered[0][0]
         assert [(m.role, m.text, m.tool_calls) for m in messages] == [(m.role, m.text, m.tool_calls) for m in wanted]
+
+
+THOUGHT = ["<think>", "Hm", ".", "</think>", "\n\n"]
+SAID = ["I", " look", ".", "\n"]
+CALLED = ["<tool_call>", "\n", '{"name": "read", ', '"arguments": {"pa', 'th": "a"}', "}", "\n", "</tool_call>"]
+MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
+
+def with_logprobs(tokens: list[str], **fields: Any) -> Any:
+    """A step with some tokens, of which the markers are not part of the text."""
+    text, marks = "", list[tuple[int, str]]()
+    for token in tokens:
+        if token in MARKERS:
+            marks.append((len(text), token))
+        else:
+            text += token
+    logprobs = [position(token, -0.5) for token in tokens]
+    return {"text": text, "marks": marks, "logprobs": logprobs, "token_ids": [1] * len(tokens), **fields}
+
+
+def logprobs_and_text(item: Any) -> tuple[str, str]:
+    (part,) = item["content"]
+    return "".join(each["token"] for each in part["logprobs"]), part["text"]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_log_probabilities_of_thoughts_and_calls_are_not_those_of_a_message(is_stream: bool):
+    tokens = [*THOUGHT, *SAID, *CALLED]
+    steps = [with_logprobs([token]) for token in tokens] if is_stream else [with_logprobs(tokens)]
+    runtime = FakeRuntime(lambda submit: [*steps, {"text": "", "finish_reason": "stop"}])
+    runtime.model_card = replace(runtime.model_card, can_constrain_calls=True)
+    include = ["message.output_text.logprobs"]
+    body = {"input": "hi", "tools": [READ], "include": include, "stream": is_stream}
+    response = ask(make_app(runtime), "POST", "/v1/responses", json=body)
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    reply = events[-1]["response"] if is_stream else response.json()
+    thought, message, call = reply["output"]
+    assert (thought["type"], message["type"], call["type"]) == ("reasoning", "message", "function_call")
+    assert json.loads(call["arguments"]) == {"path": "a"}
+    assert logprobs_and_text(message) == ("I look.", "I look.")
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert all(event["delta"] == "".join(p["token"] for p in event["logprobs"]) for event in deltas)

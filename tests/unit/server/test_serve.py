@@ -1,5 +1,6 @@
 """The real server process on a free port: sockets, signals, and what is left when it ends."""
 
+import asyncio
 import json
 import os
 import signal
@@ -201,6 +202,19 @@ def test_keys_may_come_from_a_pipe_which_can_be_read_once():
             serve(registry_of(ServedModel(("tiny",), Broken())), config)
     finally:
         os.close(receiver)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop does not exist on Windows")
+def test_models_are_served_on_the_event_loop_of_uvloop():
+    class Noting(FakeRuntime):
+        async def start(self) -> Any:
+            loops.append(type(asyncio.get_running_loop()).__module__)
+            raise ModelFileInvalid("truncated")
+
+    loops: list[str] = []
+    with pytest.raises(ModelFileInvalid):
+        serve(registry_of(ServedModel(("tiny",), Noting())), ServerConfig(port=0))
+    assert loops == ["uvloop"]
 
 
 def test_idle_server_stops_at_once():

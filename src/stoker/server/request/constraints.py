@@ -24,11 +24,12 @@ def grammar_of(fields: ConstrainedFields) -> GrammarText | None:
     """The constraint of a request; None if it has none.
 
     Raises:
-        InvalidInput: the request has more than one constraint, or a malformed one.
+        InvalidInput: the request has constraints that differ, or a malformed one. Several fields may have the same one,
+            as some clients write it for older and newer servers at once.
         UnsupportedParameter: a kind of constraint is not supported.
     """
     found = dict(_constraints(fields))
-    if len(found) > 1:
+    if len(set(found.values())) > 1:
         names = " and ".join(f"`{name}`" for name in found)
         raise InvalidInput(f"{names} cannot be combined: an answer follows one constraint", parameter=list(found)[1])
     return next(iter(found.values()), None)

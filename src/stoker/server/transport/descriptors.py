@@ -9,11 +9,10 @@ Without the reserve, connections could take the last descriptor: then no file co
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import socket
 import sys
 import time
-from typing import Any
 
 import msgspec
 
@@ -48,26 +47,20 @@ def make_room(config: ServerConfig) -> ServerConfig:
     return msgspec.structs.replace(config, max_connections=max(1, room))
 
 
-class Listener(socket.socket):
-    """A listening socket that closes every connection whose descriptor falls into the reserve."""
+class Reserve:
+    """Closes every new connection whose descriptor falls into the reserve."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self) -> None:
         self._complained_s: float | None = None
 
-    def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection and its address.
-
-        Raises:
-            ConnectionAbortedError: the connection was closed because too many files are open.
-            OSError: as in `socket.accept`.
-        """
-        connection, address = super().accept()
-        if connection.fileno() < _first_kept():  # the system assigns the lowest free number
-            return connection, address
-        connection.close()
+    def refuses(self, transport: asyncio.Transport) -> bool:
+        """Whether a new connection may not be served. It is closed then, and a warning is logged once a minute."""
+        connection = transport.get_extra_info("socket")
+        if connection is None or connection.fileno() < _first_kept():  # the system assigns the lowest free number
+            return False
+        transport.abort()
         self._complain()
-        raise ConnectionAbortedError("too many files are open")
+        return True
 
     def _complain(self) -> None:
         now = time.monotonic()

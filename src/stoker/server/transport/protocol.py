@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from stoker.server.access.control import CROWDED
 from stoker.server.error_types import ErrorBody, ErrorDetail
 from stoker.server.transport.connection import ABORT, WRITE
+from stoker.server.transport.descriptors import Reserve
 
 _CROWDED_HEAD_S = 5
 """Time in which a connection beyond the limit must send its request, which is then refused."""
@@ -20,6 +21,8 @@ _MAX_CROWD = 64
 """Maximum number of connections beyond the limit. A newer one, which may be a health check, aborts the oldest."""
 _CROWD = "crowd"
 """Key in the state that all connections share: the connections beyond the limit, in order of arrival."""
+_RESERVE = "reserve"
+"""Key in the state that all connections share: the `Reserve`."""
 _INVALID = "this is not a valid HTTP request, or its head is too large"
 _BAD_REQUEST = ErrorBody(ErrorDetail(_INVALID, "invalid_request_error", None, "bad_request"))
 
@@ -40,6 +43,9 @@ class ImpatientH11Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._crowd = cast("dict[ImpatientH11Protocol, None]", self.app_state.setdefault(_CROWD, {}))
+        reserve = cast("Reserve", self.app_state.setdefault(_RESERVE, Reserve()))
+        if reserve.refuses(transport):
+            return
         write = partial(_write_chunk, transport, self.flow)  # a method would keep a closed connection until the next gc
         self.app_state = {**self.app_state, ABORT: transport.abort, WRITE: write}
         if self._max_connections is not None and len(self.connections) > self._max_connections:

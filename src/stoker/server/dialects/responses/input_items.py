@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from stoker.errors import InvalidInput
 from stoker.server.dialects.responses.tools import namespace_of
@@ -92,14 +93,16 @@ def item_of(item_id: str, part: Message) -> InputItem:
         return InputCallOutput(id=item_id, call_id=part.tool_call_id or "", output=part.text)
     if part.tool_calls:
         return _call(item_id, part.tool_calls[0])
-    kind = "output_text" if part.role == "assistant" else "input_text"
     pieces = part.content if isinstance(part.content, tuple) else (TextPart(part.text),)
-    return InputMessage(id=item_id, role=part.role, content=[_part(piece, kind) for piece in pieces])
+    return InputMessage(id=item_id, role=part.role, content=[_part(piece, part.role) for piece in pieces])
 
 
-def _part(part: Part, text_type: str) -> InputPart:
+def _part(part: Part, role: str) -> InputPart:
     if isinstance(part, TextPart):
-        return InputPart(type=text_type, text=part.text)
+        is_output = role == "assistant"
+        return InputPart(
+            type="output_text" if is_output else "input_text", text=part.text, annotations=[] if is_output else UNSET
+        )
     data = base64.b64encode(part.media.data).decode()
     if part.media.kind == "image":
         return InputPart(type="input_image", image_url=f"data:image/*;base64,{data}")

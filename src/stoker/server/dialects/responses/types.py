@@ -247,6 +247,8 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     """A `data:` URL."""
     input_audio: dict[str, str] | UnsetType = UNSET
     """`data` in base64."""
+    annotations: list[Any] | UnsetType = UNSET
+    """Empty in `output_text`, and not given elsewhere."""
 
 
 class InputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
 from stoker.chat.answers import Part, ToolCall, ToolCalls
-from stoker.engine.protocol import Output, TokenLogprob, Usage
+from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Delta, Writer
 from stoker.server.dialects.responses.reasoning_types import OutputReasoning, ReasoningText, SummaryText
@@ -48,7 +48,7 @@ from stoker.server.dialects.responses.types import (
     TextDoneEvent,
 )
 from stoker.server.generation import GenerationRequest
-from stoker.server.logprobs import text_positions
+from stoker.server.logprobs import TextLogprobs
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 Event: TypeAlias = (
@@ -167,6 +167,7 @@ class ResponseWriter(Writer):
         self._open: _Open | None = None
         self._done: list[OutputItem] = []
         self._num_events = 0
+        self._logprobs = TextLogprobs()
 
     def snapshot(self) -> Response:
         """The response as it is now."""
@@ -193,25 +194,25 @@ class ResponseWriter(Writer):
         return self.snapshot()
 
     def _follow(self, delta: Delta) -> list[Event]:
-        logprobs = [_logprob(p.chosen, p.top) for p in text_positions(delta.output)]
+        self._logprobs.push(delta.output)
         events: list[Event] = []
         for part in delta.parts:
             self._calls.push(part)
-            events += self._part(part, logprobs)
-            if isinstance(part, Content):
-                logprobs = []
-        if logprobs:
-            events += self._content("", logprobs)
+            events += self._part(part)
+        is_begun = bool(self._done or self._open)
+        if is_begun and not (self._open and self._open.kind is OutputMessage):
+            self._logprobs.rest()
         if delta.is_last:
             events += self._end(delta.output)
             self._keep(self.snapshot())
         return events
 
-    def _part(self, part: Part, logprobs: list[ResponseLogprob]) -> list[Event]:
+    def _part(self, part: Part) -> list[Event]:
         match part:
             case Content():
-                return self._content(part.text, logprobs)
+                return self._content(part.text, self._logprobs.of_message(part.text))
             case Reasoning():
+                self._logprobs.pass_by(part.text)
                 number = sum(isinstance(item, OutputReasoning) for item in self._done)
                 begun = self._begin_item(OutputReasoning, f"rs_{self._stem}{f'x{number}' if number else ''}")
                 return [*begun, self._thought(part.text)]
@@ -221,16 +222,18 @@ class ResponseWriter(Writer):
                 kind, prefix = (OutputCustomCall, "ctc") if call.is_custom else (OutputCall, "fc")
                 return [*ended, *self._begin_item(kind, f"{prefix}_{self._stem}_{call.index}", call)]
             case CallArguments():
+                self._logprobs.pass_by(part.text)
                 what = "custom_tool_call_input" if self._calls.calls[-1].is_custom else "function_call_arguments"
                 return [self._piece(f"response.{what}.delta", part.text)]
             case CallEnd():
                 return self._end_item("completed")
 
-    def _content(self, text: str, logprobs: list[ResponseLogprob]) -> list[Event]:
+    def _content(self, text: str, positions: list[PositionLogprobs]) -> list[Event]:
         number = sum(isinstance(item, OutputMessage) for item in self._done)
         begun = self._begin_item(OutputMessage, f"msg_{self._stem}{f'x{number}' if number else ''}")
         assert self._open is not None
         self._open.texts.append(text)
+        logprobs = [_logprob(each.chosen, each.top) for each in positions]
         self._open.logprobs += logprobs
         delta = TextDeltaEvent(
             sequence_number=self._number(),
@@ -313,7 +316,9 @@ class ResponseWriter(Writer):
         is_complete = output.finish_reason == "stop"
         status = "completed" if is_complete else "incomplete"
         begun = [] if self._done or self._open else self._begin_item(OutputMessage, f"msg_{self._stem}")
-        closing = [*begun, *self._end_item(status)]
+        positions = self._logprobs.rest()
+        late = self._content("", positions) if positions else []
+        closing = [*begun, *late, *self._end_item(status)]
         self._response = _replace(
             self._response,
             status=status,
