@@ -143,7 +143,7 @@ class AdaptiveP:
 
     Attributes:
         target: probability to approach.
-        decay: weight of a token in relation to the next one.
+        decay: weight of a token in relation to the token after it.
         sum: weighted sum of the probabilities of the tokens so far.
         weight: sum of the weights.
     """
