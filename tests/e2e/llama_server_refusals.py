@@ -17,19 +17,12 @@ REFUSALS = (
     Refusal("uniqueItems", "a schema that cannot be enforced is refused; `strict: false` relaxes it"),
     Refusal("`response_format.schema` must be a JSON schema", "a value that is not a schema cannot be enforced"),
     Refusal("`messages` must be a list with at least one message", "there is nothing to answer"),
-    Refusal("`temperature` must be between 0 and 100", "0 means greedy; a negative number is a mistake"),
-    Refusal("`mirostat` must be 0 \\(off\\) or 2", "it was superseded by Mirostat 2, which is supported"),
-    Refusal("`samplers` must be in this order", "the order of the stages is fixed, and is llama-server's default"),
-    Refusal("`min_keep` is not supported", "the sampling stages have no minimum number of candidates"),
     Refusal("conflicting values of equivalent fields", "two names of one limit have different values"),
-    Refusal("`t_max_predict_ms` is not supported", "it belongs to llama-server's own endpoints"),
-    Refusal("`n_probs` is not supported", "this API has `logprobs` instead"),
     Refusal("/cors-proxy: unknown endpoint", "it is an open proxy for llama-server's web page"),
     Refusal(
         "/predict: unknown endpoint",
         "Google's platform is a client of its own; llama-server has it by an environment variable",
     ),
-    Refusal("`content` is missing", "there is nothing to tokenize"),
 )
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.samplers import STAGES
 from stoker.sampling.sampler import Choice, Sampler
 from tests.brief import examples
 
@@ -32,7 +33,10 @@ PARAMS = st.builds(
     repetition_penalty=st.sampled_from([None, 1.3]),
     frequency_penalty=st.sampled_from([None, 0.5]),
     penalty_last_n=st.sampled_from([None, -1, 3]),
-    mirostat=st.sampled_from([None, None, 2]),
+    mirostat=st.sampled_from([None, None, None, 1, 2]),
+    adaptive_target=st.sampled_from([None, 0.3]),
+    min_keep=st.sampled_from([None, 2, 7]),
+    samplers=st.none() | st.lists(st.sampled_from(STAGES), max_size=12),
     logit_bias=st.sampled_from([None, {3: 2.0, 5: -inf}]),
     allowed_token_ids=st.sampled_from([None, None, range(2, 30)]),
     min_tokens=st.sampled_from([None, 2]),

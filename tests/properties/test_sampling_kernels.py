@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stoker import _native
 from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.samplers import STAGES
 from stoker.sampling.candidates import largest_positions
 from stoker.sampling.exponential import exp, exp_sum
 from stoker.sampling.penalties import Penalties, TokenCounts
@@ -33,7 +34,9 @@ PARAMS = st.builds(
     top_p=st.sampled_from([1e-6, 0.3, 0.9, 0.9999, 1.0]),
     min_p=st.sampled_from([None, 0.05, 1.0]),
     typical_p=st.sampled_from([None, None, 0.7]),
-    mirostat=st.sampled_from([None, None, None, 2]),
+    mirostat=st.sampled_from([None, None, None, None, 1, 2]),
+    min_keep=st.sampled_from([None, None, 0, 1, 2]),
+    samplers=st.none() | st.lists(st.sampled_from([name for name in STAGES if name != "infill"]), max_size=12),
     repetition_penalty=st.sampled_from([None, 1.3, 0.7]),
     presence_penalty=st.sampled_from([None, None, 0.3, -1.0]),
     frequency_penalty=st.sampled_from([None, None, 0.7, -1.0]),

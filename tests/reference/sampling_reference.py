@@ -84,7 +84,7 @@ def top_k(pairs: Pairs, k: int) -> Pairs:
     return sort(pairs)[:k]
 
 
-def typical_p(pairs: Pairs, p: float) -> Pairs:
+def typical_p(pairs: Pairs, p: float, min_keep: int = 0) -> Pairs:
     pairs = sort([pair for pair in pairs if pair[1] > -inf])
     probs, surprise = probabilities(pairs), entropy(pairs)
     order = sorted(range(len(pairs)), key=lambda j: abs(-log(probs[j]) - surprise))
@@ -92,35 +92,38 @@ def typical_p(pairs: Pairs, p: float) -> Pairs:
     for j in order:
         kept.append(pairs[j])
         mass += probs[j]
-        if mass > p:
+        if mass > p and len(kept) >= min_keep:
             break
     return kept
 
 
-def top_p(pairs: Pairs, p: float) -> Pairs:
+def top_p(pairs: Pairs, p: float, min_keep: int = 0) -> Pairs:
     pairs = sort(pairs)
     kept, mass = [], 0.0
     for pair, prob in zip(pairs, probabilities(pairs), strict=True):
         kept.append(pair)
         mass += prob
-        if mass >= p:
+        if mass >= p and len(kept) >= min_keep:
             break
     return kept
 
 
-def min_p(pairs: Pairs, p: float) -> Pairs:
+def min_p(pairs: Pairs, p: float, min_keep: int = 0) -> Pairs:
     probs = probabilities(pairs)
     least = p * max(probs)
-    return [pair for pair, prob in zip(pairs, probs, strict=True) if prob >= least]
+    kept = [pair for pair, prob in zip(pairs, probs, strict=True) if prob >= least]
+    return kept if len(kept) >= min_keep else sort(pairs)[:min_keep]
 
 
-def xtc(pairs: Pairs, threshold: float) -> Pairs:
+def xtc(pairs: Pairs, threshold: float, min_keep: int = 0) -> Pairs:
     pairs = sort(pairs)
-    num_above = sum(prob >= threshold for prob in probabilities(pairs))
-    return pairs[max(0, num_above - 1) :]
+    num_dropped = max(0, sum(prob >= threshold for prob in probabilities(pairs)) - 1)
+    return pairs[num_dropped:] if len(pairs) - num_dropped >= min_keep else pairs
 
 
 def temperature(pairs: Pairs, value: float) -> Pairs:
+    if value == 0:
+        return sort(pairs)[:1]
     return [(i, logit / value) for i, logit in pairs]
 
 
@@ -134,3 +137,21 @@ def dynamic_temperature(pairs: Pairs, value: float, spread: float, exponent: flo
 def mirostat2(pairs: Pairs, mu: float) -> Pairs:
     pairs = sort(pairs)
     return [pair for pair, p in zip(pairs, probabilities(pairs), strict=True) if p >= 2**-mu] or pairs[:1]
+
+
+def mirostat1(pairs: Pairs, mu: float, vocab_size: int) -> Pairs:
+    pairs = sort([pair for pair in pairs if pair[1] > -inf])
+    probs = probabilities(pairs)[:100]
+    steps = [(log((i + 2) / (i + 1)), log(probs[i] / probs[i + 1])) for i in range(len(probs) - 1)]
+    if not steps:
+        return pairs
+    exponent = fsum(t * b for t, b in steps) / fsum(t * t for t, _ in steps)
+    excess = exponent - 1
+    k = (excess * 2**mu / (1 - vocab_size**-excess)) ** (1 / exponent)
+    return pairs[: max(1, int(k))]
+
+
+def adaptive_p(pairs: Pairs, target: float, mean: float) -> Pairs:
+    aim = min(max(2 * target - mean, 0.0), 1.0)
+    distances = [abs(p - aim) / 0.3 for p in probabilities(pairs)]
+    return [(i, 5 - 10 * d * d / (1 + d)) for (i, _), d in zip(pairs, distances, strict=True)]

@@ -15,7 +15,7 @@ from stoker.backends.llama.native import library
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.sampling.candidates import Candidates
 from stoker.sampling.draws import Draws
-from stoker.sampling.pickers import Mirostat2
+from stoker.sampling.pickers import AdaptiveP, compile_mirostat
 from stoker.sampling.sampler import RowState, Sampler
 
 llama_cpp = library()
@@ -278,22 +278,54 @@ def test_whole_chain_in_the_order_of_llama_server() -> None:
             assert_same(apply_ours(state, row), apply_native(chain, row))
 
 
-def test_mirostat_follows_libllama_step_by_step() -> None:
-    picker = Mirostat2.compile(SamplingParams(mirostat=2, mirostat_tau=3.0).filled_from(BUILT_IN))
+def picked_natively(chain: object, row: np.ndarray) -> tuple[dict[int, float], int]:
+    """What libllama draws from, by token id, and the token that it drew."""
+    cells = (llama_cpp.llama_token_data * row.size)()
+    array = np.ctypeslib.as_array(cells)
+    array["id"], array["logit"] = np.arange(row.size), row
+    data = llama_cpp.llama_token_data_array(
+        data=ctypes.cast(cells, ctypes.POINTER(llama_cpp.llama_token_data)), size=row.size, selected=-1
+    )
+    llama_cpp.llama_sampler_apply(chain, ctypes.byref(data))
+    chosen = data.data[data.selected].id
+    llama_cpp.llama_sampler_accept(chain, chosen)
+    found = {data.data[i].id: data.data[i].p for i in range(data.size)}
+    return {token_id: p for token_id, p in found.items() if p > 0}, chosen
+
+
+@pytest.mark.parametrize(
+    ("version", "make"),
+    [
+        (1, lambda: llama_cpp.llama_sampler_init_mirostat(VOCAB, 1, 7.0, 0.1, 100)),
+        (2, lambda: llama_cpp.llama_sampler_init_mirostat_v2(1, 7.0, 0.1)),
+    ],
+)
+def test_mirostat_follows_libllama_step_by_step(version: int, make: Callable[[], object]) -> None:
+    picker = compile_mirostat(SamplingParams(mirostat=version, mirostat_tau=7.0).filled_from(BUILT_IN), VOCAB)
     assert picker is not None
-    native = llama_cpp.llama_sampler_init_mirostat_v2(1, 3.0, 0.1)
-    with native_chain(native) as chain:
-        for row in random_rows(12):
-            kept = picker.truncate(Candidates(np.arange(VOCAB), row))
-            probabilities = kept.weights() / kept.weights().sum()
-            cells = (llama_cpp.llama_token_data * VOCAB)()
-            array = np.ctypeslib.as_array(cells)
-            array["id"], array["logit"] = np.arange(VOCAB), row
-            data = llama_cpp.llama_token_data_array(
-                data=ctypes.cast(cells, ctypes.POINTER(llama_cpp.llama_token_data)), size=VOCAB, selected=-1
-            )
-            llama_cpp.llama_sampler_apply(chain, ctypes.byref(data))
-            found = {data.data[i].id: data.data[i].p for i in range(data.size)}
-            assert_same(positive(kept.token_ids, probabilities), found)
+    sizes = set[int]()
+    with native_chain(make()) as chain:
+        for row in random_rows(30):
+            kept = picker.prepared(Candidates(np.arange(VOCAB), row))
+            found, chosen = picked_natively(chain, row)
+            assert_same(positive(kept.token_ids, kept.weights() / kept.weights().sum()), found)
+            sizes.add(len(kept))
             # Libllama drew a token of its own; our bound moves as if we had drawn the same.
-            picker.mu -= 0.1 * (-np.log2(data.data[data.selected].p) - 3.0)
+            picker.mu -= 0.1 * (-np.log2(found[chosen]) - 7.0)
+    assert len(sizes) > 10
+
+
+def test_adaptive_p_follows_libllama_step_by_step() -> None:
+    picker = AdaptiveP.compile(SamplingParams(adaptive_target=0.3, adaptive_decay=0.8))
+    assert picker is not None
+    with native_chain(llama_cpp.llama_sampler_init_adaptive_p(0.3, 0.8, 1)) as chain:
+        for row in random_rows(40):
+            candidates = Candidates(np.arange(VOCAB), row)
+            ours = picker.prepared(candidates)
+            found, chosen = picked_natively(chain, row)
+            shares = ours.weights() / ours.weights().sum()
+            assert max(abs(shares - [found.get(i, 0.0) for i in ours.token_ids.tolist()])) < 1e-4
+            # Libllama drew a token of its own; our mean moves as if we had drawn the same.
+            original = candidates.weights()[chosen] / candidates.weights().sum()
+            picker.sum = original + 0.8 * picker.sum
+            picker.weight = 1 + 0.8 * picker.weight

@@ -13,7 +13,7 @@ from stoker.sampling.candidates import Candidates
 from stoker.sampling.draws import Draws
 from stoker.sampling.dry import Dry, SequenceBreakers
 from stoker.sampling.penalties import Penalties, TokenCounts
-from stoker.sampling.pickers import Mirostat2
+from stoker.sampling.pickers import AdaptiveP, Mirostat1, Mirostat2
 from stoker.sampling.sampler import Sampler
 from stoker.sampling.transforms import XTC, MinP, Temperature, TopK, TopNSigma, TopP, Transform, TypicalP
 from tests.reference import sampling_reference as reference
@@ -85,6 +85,27 @@ def test_transform_equals_slow_version(
         assert_same(found, slow(pairs_of(row), strength))
 
 
+KEEPING: list[tuple[Callable[[float, int], Transform], Callable[[Pairs, float, int], Pairs]]] = [
+    (TypicalP, reference.typical_p),
+    (TopP, reference.top_p),
+    (MinP, reference.min_p),
+    (lambda x, n: XTC(1.0, x / 20, n), lambda pairs, x, n: reference.xtc(pairs, x / 20, n)),
+]
+
+
+@pytest.mark.parametrize("min_keep", [1, 5, 36, 1000])
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize(("make", "slow"), KEEPING)
+def test_a_minimum_number_is_kept_as_in_the_slow_version(
+    make: Callable[[float, int], Transform], slow: Callable[[Pairs, float, int], Pairs], is_sorted: bool, min_keep: int
+) -> None:
+    for seed in range(1, 13):
+        row = random_row(seed, 1500 if seed % 2 else 37)
+        strength = float(np.random.default_rng(seed).uniform(0.05, 0.999))
+        found = make(strength, min_keep)(candidates_of(row, is_sorted=is_sorted), DRAWS)
+        assert_same(found, slow(pairs_of(row), strength, min_keep))
+
+
 @pytest.mark.parametrize("p", [0.0, 0.5, 0.99, 0.999999])
 def test_top_p_and_typical_p_on_a_flat_row_wider_than_the_first_guess(p: float) -> None:
     row = (np.random.default_rng(5).standard_normal(3000) * 0.2).astype(np.float32)
@@ -96,8 +117,41 @@ def test_top_p_and_typical_p_on_a_flat_row_wider_than_the_first_guess(p: float) 
 def test_mirostat_truncation_equals_slow_version(mu: float) -> None:
     for seed in range(6):
         row = random_row(seed, 200)
-        found = Mirostat2(tau=5, eta=0.1, mu=mu).truncate(candidates_of(row, is_sorted=False))
+        found = Mirostat2(tau=5, eta=0.1, mu=mu).prepared(candidates_of(row, is_sorted=False))
         assert_same(found, reference.mirostat2(pairs_of(row), mu))
+
+
+@pytest.mark.parametrize("mu", [-1.0, 0.5, 3.0, 6.0, 10.0, 30.0])
+@pytest.mark.parametrize("size", [1, 2, 37, 3000])
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_mirostat_1_truncation_equals_slow_version(mu: float, size: int, is_sorted: bool) -> None:
+    sizes = set[int]()
+    for seed in range(8):
+        row = random_row(seed, max(size, 5))[:size]
+        row[0] = 1.0
+        found = Mirostat1(tau=5, eta=0.1, mu=mu, vocab_size=5000).prepared(candidates_of(row, is_sorted=is_sorted))
+        assert_same(found, reference.mirostat1(pairs_of(row), mu, 5000))
+        sizes.add(len(found))
+    assert size < 3000 or mu != 10.0 or len(sizes) > 3
+
+
+@pytest.mark.parametrize(("mu", "expected"), [(2000.0, 50), (-2000.0, 1)])
+def test_mirostat_1_of_equal_logits_keeps_all_or_one(mu: float, expected: int) -> None:
+    equal = candidates_of(np.zeros(50, dtype=np.float32), is_sorted=False)
+    assert len(Mirostat1(tau=5, eta=0.1, mu=mu, vocab_size=50).prepared(equal)) == expected
+    zipf = candidates_of(-np.log(np.arange(1, 51, dtype=np.float32)), is_sorted=False)
+    assert len(Mirostat1(tau=5, eta=0.1, mu=mu, vocab_size=50).prepared(zipf)) == expected
+
+
+@pytest.mark.parametrize("target", [0.0, 0.3, 1.0])
+def test_adaptive_p_equals_slow_version(target: float) -> None:
+    for seed in range(1, 7):
+        row = random_row(seed, 200)
+        picker = AdaptiveP(target, 0.9, sum=0.25, weight=2.0)
+        possible = [pair for pair in pairs_of(row) if pair[1] > -inf]
+        for is_sorted in (False, True):
+            found = picker.prepared(candidates_of(row, is_sorted=is_sorted))
+            assert_same(found, reference.adaptive_p(possible, target, 0.125))
 
 
 @pytest.mark.parametrize("last_n", [-1, 1, 7, 64])

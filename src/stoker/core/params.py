@@ -14,6 +14,7 @@ from math import inf
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, cast
 
 from stoker.core.keywords import suggests_keywords
+from stoker.core.samplers import sampler_names
 from stoker.errors import InvalidInput
 
 Checked: TypeAlias = Callable[[str, object], Any]
@@ -85,9 +86,21 @@ class SamplingParams:
     penalty_last_n: int | None = None
     """Number of last tokens (prompt and completion) for the three penalties. -1 = all, 0 = off."""
     mirostat: int | None = None
-    """0 = off, 2 = Mirostat 2 (arXiv:2007.14966), which replaces all truncation stages such as top k."""
+    """0 = off, 1 or 2 = Mirostat (arXiv:2007.14966) of this version, which replaces all truncation stages such as top
+    k."""
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
+    adaptive_target: float | None = None
+    """Adaptive-p sampling: prefer tokens near this probability, 0 to 1, if `samplers` names `adaptive_p`. Below 0 =
+    off."""
+    adaptive_decay: float | None = None
+    """Adaptive-p sampling: weight of earlier tokens in the mean probability that steers it, 0 to 0.99."""
+    min_keep: int | None = None
+    """Minimum number of tokens that top p, min p, typical p and XTC each leave."""
+    samplers: str | Sequence[str] | None = None
+    """Sampling stages in the order in which they apply, by llama-server's names, or by their letters in one string;
+    stages that are not named are off. None = penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc,
+    temperature."""
     logit_bias: Mapping[int, float] | None = None
     """Added to the logits of these token ids; -inf bans."""
     allowed_token_ids: Sequence[int] | None = None
@@ -117,8 +130,6 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and (plain := checked(name, value)) is not value:
                 object.__setattr__(self, name, plain)
-        if self.mirostat not in (None, 0, 2):
-            raise InvalidInput(f"`mirostat` must be 0 (off) or 2, not {self.mirostat}", parameter="mirostat")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise InvalidInput("`allowed_token_ids` is empty: no token could be chosen", parameter="allowed_token_ids")
         if "" in self.stop_strings:
@@ -135,10 +146,6 @@ class SamplingParams:
     def longest(self) -> int | None:
         """`max_tokens` where it is a bound; None = nothing is said, or there is none."""
         return None if self.max_tokens == NO_LIMIT else self.max_tokens
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0
 
     def filled_from(self, *layers: SamplingParams) -> SamplingParams:
         """These params, with everything not given taken from the first layer that gives it; bans add up."""
@@ -305,9 +312,13 @@ _CHECKED: dict[str, Checked] = {
     "presence_penalty": _real(-100, 100),
     "frequency_penalty": _real(-100, 100),
     "penalty_last_n": _whole(-1, _MAX_INT),
-    "mirostat": whole_number,
+    "mirostat": _whole(0, 2),
     "mirostat_tau": _real(0, 1000),
     "mirostat_eta": _real(0, 1000),
+    "adaptive_target": _real(-1000, 1),
+    "adaptive_decay": _real(0, 0.99),
+    "min_keep": _whole(0, _MAX_INT),
+    "samplers": sampler_names,
     "logit_bias": _biases,
     "allowed_token_ids": _token_ids,
     "banned_token_ids": _token_ids,
@@ -337,5 +348,6 @@ BUILT_IN = SamplingParams(
     dry_sequence_breakers=("\n", ":", '"', "*"),
     mirostat_tau=5.0,
     mirostat_eta=0.1,
+    adaptive_decay=0.9,
 )
 """Sampling parameters that apply where no layer sets them."""

@@ -37,6 +37,10 @@ class SamplingOptions(TypedDict, total=False):
     mirostat: int | None
     mirostat_tau: float | None
     mirostat_eta: float | None
+    adaptive_target: float | None
+    adaptive_decay: float | None
+    min_keep: int | None
+    samplers: str | Sequence[str] | None
     logit_bias: Mapping[int, float] | None
     allowed_token_ids: Sequence[int] | None
     banned_token_ids: Sequence[int] | None

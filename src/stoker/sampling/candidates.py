@@ -17,6 +17,7 @@ Row: TypeAlias = NDArray[np.float32]
 """The logits of one sequence, `(vocab_size,)`, contiguous: NumPy's order of summation depends on the layout."""
 
 TokenIds: TypeAlias = NDArray[np.intp]
+Logits: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
 _BLOCK = 16_384
 """Number of values that are summed at a time: a wide temporary array costs more than the sum."""
@@ -34,7 +35,7 @@ class Candidates:
     """
 
     token_ids: TokenIds
-    logits: NDArray[np.float32] | NDArray[np.float64]
+    logits: Logits
     is_sorted: bool = False
 
     def __len__(self) -> int:
@@ -75,6 +76,13 @@ class Candidates:
         """The candidates whose logit is not -inf."""
         is_possible = np.isfinite(self.logits)
         return self if is_possible.all() else self.keep(np.flatnonzero(is_possible))
+
+    def by_token_id(self) -> Candidates:
+        """The same candidates, ordered by ascending token id."""
+        if not self.is_sorted:
+            return self
+        order = np.argsort(self.token_ids)
+        return Candidates(self.token_ids[order], self.logits[order])
 
     def largest(self, count: int) -> Candidates:
         """The `count` (at least 1) largest logits, sorted; of equal logits the lowest ids win."""

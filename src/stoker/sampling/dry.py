@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stoker.core.params import SamplingParams
 from stoker.errors import InvalidInput
-from stoker.sampling.candidates import Row, TokenIds
+from stoker.sampling.candidates import Logits, Row, TokenIds
 from stoker.sampling.edits import LARGEST, Vocabulary
 
 _FLOAT32_MAX_LOG = 88.7228391
@@ -141,8 +141,10 @@ class Dry:
         return self._token_ids
 
     def apply(self, row: Row) -> None:
-        before = row[self._token_ids]
-        row[self._token_ids] = np.where(np.isneginf(before), before, (before - self._penalties).clip(-LARGEST, LARGEST))
+        row[self._token_ids] = self.changed(row[self._token_ids])
+
+    def changed(self, before: Logits) -> Logits:
+        return np.where(np.isneginf(before), before, (before - self._penalties).clip(-LARGEST, LARGEST))
 
     def push(self, token_id: int) -> None:
         if self._size == self._tokens.size:

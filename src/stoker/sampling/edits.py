@@ -1,7 +1,7 @@
 """Edits of a row's logits, the first sampling stages: their interface, logit bias, bans and minimum length.
 
 An edit changes a few logits of a row, and tracks the tokens of its sequence itself. Penalties and DRY, which depend on
-the token history, have modules of their own.
+the token history, have modules of their own; where a request puts them behind other stages, they are `Late`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from stoker.core.params import SamplingParams
-from stoker.sampling.candidates import Row, TokenIds
+from stoker.sampling.candidates import Candidates, Logits, Row, TokenIds
+from stoker.sampling.draws import Draws
 
 LARGEST = 1e38
 """Limit to which edits clip finite logits, within float32: only a ban makes a logit infinite."""
@@ -55,6 +56,32 @@ class Edit(Protocol):
     def push(self, token_id: int) -> None:
         """Adds the next token of the completion to the history."""
         ...
+
+
+class HistoryEdit(Edit, Protocol):
+    """An edit that depends on the tokens so far, and that may come behind other stages, see `Late`."""
+
+    def changed(self, before: Logits) -> Logits:
+        """The logits of `token_ids` after the edit, as of `apply`, from those before it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An edit behind other stages: a stage that changes the logits of the candidates that they have left."""
+
+    edit: HistoryEdit
+
+    def __call__(self, candidates: Candidates, draws: Draws) -> Candidates:
+        if self.edit.is_idle:
+            return candidates
+        candidates, token_ids = candidates.by_token_id(), self.edit.token_ids
+        positions = np.searchsorted(candidates.token_ids, token_ids).clip(max=len(candidates) - 1)
+        is_left = candidates.token_ids[positions] == token_ids
+        changed = self.edit.changed(candidates.logits[positions])
+        logits = candidates.logits.copy()
+        logits[positions[is_left]] = changed[is_left]
+        return Candidates(candidates.token_ids, logits)
 
 
 def as_token_ids(token_ids: Collection[int], vocab_size: int) -> TokenIds:

@@ -41,9 +41,7 @@ class Infill:
     token_bytes: Callable[[int], bytes]
 
     @classmethod
-    def compile(cls, params: SamplingParams, vocabulary: Vocabulary) -> Infill | None:
-        if not params.infill:
-            return None
+    def compile(cls, params: SamplingParams, vocabulary: Vocabulary) -> Infill:
         banned = {*(params.banned_token_ids or ())}
         banned.update(token_id for token_id, bias in (params.logit_bias or {}).items() if bias == -inf)
         ends = set[int]() if params.ignore_eos else vocabulary.eog_token_ids - banned

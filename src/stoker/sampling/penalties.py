@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.core.params import SamplingParams
-from stoker.sampling.candidates import Row, TokenIds
+from stoker.sampling.candidates import Logits, Row, TokenIds
 from stoker.sampling.edits import LARGEST, Vocabulary
 
 
@@ -108,12 +108,13 @@ class Penalties:
         return self._counts.token_ids
 
     def apply(self, row: Row) -> None:
-        token_ids = self._counts.token_ids
-        before = row[token_ids]
+        row[self.token_ids] = self.changed(row[self.token_ids])
+
+    def changed(self, before: Logits) -> Logits:
         after = np.where(before <= 0, before * self.repetition, before / self.repetition)
         after -= self._counts.counts * self.frequency + self.presence
         # Only logits near the limits of float32 are clipped. A banned token (-inf) stays banned.
-        row[token_ids] = np.where(np.isneginf(before), before, after.clip(-LARGEST, LARGEST))
+        return np.where(np.isneginf(before), before, after.clip(-LARGEST, LARGEST))
 
     def push(self, token_id: int) -> None:
         self._counts.push(token_id)

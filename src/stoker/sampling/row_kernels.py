@@ -9,7 +9,6 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.core.params import SamplingParams
 from stoker.sampling.candidates import Row, TokenIds
 from stoker.sampling.edits import Edit, LogitBias, MinTokens
 from stoker.sampling.penalties import Penalties
@@ -22,6 +21,10 @@ distance below the largest logit at which min_p ends (inf = off)."""
 
 PenaltyNumbers: TypeAlias = tuple[int, float, float, float]
 """Penalty parameters: window in tokens (0 = the whole history), repetition, presence, frequency."""
+
+
+_KINDS = (TopK, TopP, MinP, Temperature)
+"""The stages of compiled code, in its order."""
 
 
 class CompiledRow(Protocol):
@@ -112,34 +115,47 @@ class RowKernels(Protocol):
         ...
 
 
-def compile_chain(
-    params: SamplingParams, transforms: Sequence[Transform], pick: Picker, vocab_size: int
-) -> Chain | None:
+def compile_chain(transforms: Sequence[Transform], pick: Picker, vocab_size: int) -> Chain | None:
     """The parameters of a request for `RowKernels.choose`; None = compiled code does not support it.
 
     Args:
-        params: complete parameters of the request.
-        transforms: the stages that the params were compiled to.
+        transforms: the stages of the request after the edits.
         pick: the last stage, after the transforms.
+        vocab_size: number of logits in a row.
     """
     if pick is pick_largest:
         return (0.0, 1, 1.0, inf)
-    if pick is not pick_randomly or not all(_is_known(transform) for transform in transforms):
+    if pick is not pick_randomly or not _are_known(transforms):
         return None
-    assert params.temperature is not None, "the params are complete"
-    top_k = params.top_k or 0
-    top_k = top_k if 0 < top_k < vocab_size else 0
-    top_p = 1.0 if params.top_p is None else params.top_p
-    if not top_k and top_p >= 1:
-        return None  # without top-k and top-p, compiled code has no ranked candidates to draw from
-    return (params.temperature, top_k, top_p, -log(params.min_p) if params.min_p else inf)
+    temperature, top_k, top_p, distance = 1.0, 0, 1.0, inf
+    for stage in transforms:
+        match stage:
+            case TopK():
+                top_k = stage.k if stage.k < vocab_size else 0
+            case TopP():
+                top_p = stage.p
+            case MinP():
+                distance = -log(stage.p)
+            case Temperature():
+                temperature = stage.temperature
+            case _:
+                raise AssertionError("it is not known to compiled code")
+    # Without top-k and top-p, compiled code has no ranked candidates to draw from.
+    return (temperature, top_k, top_p, distance) if top_k or top_p < 1 else None
+
+
+def _are_known(transforms: Sequence[Transform]) -> bool:
+    """Whether compiled code has these stages in this order, each at most once."""
+    kinds = [type(stage) for stage in transforms]
+    return kinds == [kind for kind in _KINDS if kind in kinds] and all(map(_is_known, transforms))
 
 
 def compile_row(
     kernels: RowKernels, chain: Chain, edits: tuple[Edit, ...], vocab_size: int, prompt: Sequence[int], seed: int
 ) -> tuple[CompiledRow, tuple[Edit, ...]]:
     """The compiled state of a request, and the edits left to numpy: all of them if compiled code lacks one of them."""
-    if not all(isinstance(edit, (LogitBias, MinTokens, Penalties)) for edit in edits):
+    kinds = [type(edit) for edit in edits]
+    if kinds != [kind for kind in (LogitBias, MinTokens, Penalties) if kind in kinds]:
         return _open(kernels, chain, (), vocab_size, prompt, seed), edits
     return _open(kernels, chain, edits, vocab_size, prompt, seed), ()
 
@@ -178,9 +194,9 @@ def _open(
 
 def _is_known(transform: Transform) -> bool:
     match transform:
-        case TopK() | TopP() | MinP():
-            return True
+        case TopP() | MinP():
+            return transform.min_keep <= 1
         case Temperature():
             return not transform.spread
         case _:
-            return False
+            return True

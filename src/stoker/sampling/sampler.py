@@ -1,8 +1,9 @@
 """Chooses one token from each row of logits. Rows are independent; text and scheduling are handled elsewhere.
 
 The stages have llama.cpp's order: logit bias and bans, penalties, DRY, top-n-sigma, top-k, typical-p, top-p, min-p,
-XTC, infill (which may end a fill-in-the-middle answer), temperature, random draw. Mirostat replaces the truncation.
-Temperature 0 replaces everything after DRY by argmax, except with infill, whose result depends on the truncation.
+XTC, infill (which may end a fill-in-the-middle answer), temperature, random draw; or that of the request, see `stages`.
+Mirostat replaces the truncation. Temperature 0 replaces everything after DRY by argmax, unless another stage may drop
+the largest logit: typical-p, XTC and infill.
 """
 
 from __future__ import annotations
@@ -22,25 +23,13 @@ from stoker.errors import InvalidInput
 from stoker.sampling.candidates import Candidates, Row, TokenIds
 from stoker.sampling.constraint import Constraint
 from stoker.sampling.draws import Draws
-from stoker.sampling.dry import Dry
 from stoker.sampling.edited_row import EditedRow
 from stoker.sampling.edits import Edit, LogitBias, MinTokens, Vocabulary, as_token_ids
-from stoker.sampling.infill import Infill
 from stoker.sampling.logprobs import drawn_logprobs, token_logprobs
-from stoker.sampling.penalties import Penalties
-from stoker.sampling.pickers import Mirostat2, Picker, drawn_from, pick_largest, pick_randomly
+from stoker.sampling.pickers import Picker, drawn_from, pick_largest
 from stoker.sampling.row_kernels import CompiledRow, RowKernels, RowMask, compile_chain, compile_row
-from stoker.sampling.transforms import XTC, MinP, Temperature, TopK, TopNSigma, TopP, Transform, TypicalP
-
-_EDITS = (LogitBias.compile, MinTokens.compile, Penalties.compile, Dry.compile)
-_TRANSFORMS = (
-    TopNSigma.compile,
-    TopK.compile,
-    TypicalP.compile,
-    TopP.compile,
-    MinP.compile,
-    XTC.compile,
-)
+from stoker.sampling.stages import compile_stages
+from stoker.sampling.transforms import Transform
 
 
 class Choice(NamedTuple):
@@ -69,6 +58,7 @@ class RowState:
 
     Attributes:
         edits: logit edits that numpy makes.
+        late: edits that are among `transforms`, see `Late`.
         compiled: the other stages, for compiled code; None = numpy runs them.
         constraint: grammar or other constraint on the tokens; None = none.
         reports_drawn: report log-probabilities of the candidates that a token was drawn from, not of the raw row.
@@ -80,6 +70,7 @@ class RowState:
     edits: tuple[Edit, ...]
     transforms: tuple[Transform, ...]
     pick: Picker
+    late: tuple[Edit, ...] = ()
     allowed: TokenIds | None = None
     num_logprobs: int | None = None
     compiled: CompiledRow | None = None
@@ -112,7 +103,7 @@ class RowState:
 
     def push(self, token_id: int) -> None:
         """Adds the next token of the completion to the history."""
-        for edit in self.edits:
+        for edit in (*self.edits, *self.late):
             edit.push(token_id)
         self._num_pushed += 1
         if self.constraint is not None:
@@ -166,20 +157,21 @@ class Sampler:
         Raises:
             InvalidInput: the parameters exclude every token, or a sequence breaker is empty.
         """
-        edits = tuple(edit for compiled in _EDITS if (edit := compiled(params, self._vocabulary, prompt)) is not None)
-        transforms, pick = _compile_chain(params, self._vocabulary)
+        stages = compile_stages(params, self._vocabulary, prompt)
+        edits = stages.edits
         allowed = self._allowed(params, edits)
         reports_drawn = bool(params.post_sampling_probs) and params.logprobs is not None
         is_known = allowed is None and not reports_drawn
-        chain = compile_chain(params, transforms, pick, self._vocabulary.size) if is_known else None
+        chain = compile_chain(stages.transforms, stages.pick, self._vocabulary.size) if is_known else None
         compiled: CompiledRow | None = None
         if chain is not None and self._kernels is not None:
             compiled, edits = compile_row(self._kernels, chain, edits, self._vocabulary.size, prompt, seed)
         return RowState(
             seed=seed,
             edits=edits,
-            transforms=transforms,
-            pick=pick,
+            transforms=stages.transforms,
+            pick=stages.pick,
+            late=stages.late,
             allowed=allowed,
             num_logprobs=params.logprobs,
             compiled=compiled,
@@ -410,12 +402,3 @@ def _banned_at_first(edits: tuple[Edit, ...]) -> set[int]:
         elif isinstance(edit, MinTokens):
             banned.update(edit.token_ids.tolist())
     return banned
-
-
-def _compile_chain(params: SamplingParams, vocabulary: Vocabulary) -> tuple[tuple[Transform, ...], Picker]:
-    if params.is_greedy and not params.infill:
-        return (), pick_largest
-    mirostat = Mirostat2.compile(params)
-    stages = [stage(params) for stage in _TRANSFORMS] + [Infill.compile(params, vocabulary)] if mirostat is None else []
-    compiled = tuple(stage for stage in (*stages, Temperature.compile(params)) if stage is not None)
-    return compiled, mirostat or pick_randomly

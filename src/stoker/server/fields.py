@@ -40,13 +40,9 @@ class Refused:
     neutral: tuple[object, ...] = ()
     """Values that do not use the feature, so they are accepted. `null` always is. For an object with a `type`, only the
     `type` is compared."""
-    neutral_below: float | None = None
-    """Numbers below this bound are accepted too; None = no bound."""
 
     def passes(self, value: object) -> bool:
         """Whether the value is accepted, because it does not use the refused feature."""
-        if self.neutral_below is not None and isinstance(value, int | float) and value < self.neutral_below:
-            return True
         return any(_equal(value, harmless) for harmless in self.neutral)
 
 

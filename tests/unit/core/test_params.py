@@ -24,7 +24,17 @@ from stoker.errors import ContextLengthExceeded, InvalidInput
         ("max_tokens", -2),
         ("max_tokens", True),
         ("logprobs", -1),
-        ("mirostat", 1),
+        ("mirostat", 3),
+        ("mirostat", 1.5),
+        ("adaptive_target", 1.1),
+        ("adaptive_decay", 1.0),
+        ("min_keep", -1),
+        ("samplers", ["top_k", "nothing"]),
+        ("samplers", "kq"),
+        ("samplers", 5),
+        ("samplers", {"top_k": 1}),
+        ("samplers", ["top_k", 5]),
+        ("samplers", ["top_k"] * 33),
         ("stop", ["ok", ""]),
         ("allowed_token_ids", []),
         ("logit_bias", {1: float("nan")}),
@@ -77,6 +87,8 @@ def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> No
         ({"allowed_token_ids": range(3)}, (0, 1, 2)),
         ({"banned_token_ids": [np.int32(3), 4]}, (3, 4)),
         ({"stop": np.array(["a", "b"])}, ("a", "b")),
+        ({"samplers": np.array(["temp", "Top-K"])}, ("temperature", "top_k")),
+        ({"samplers": "tk"}, ("temperature", "top_k")),
         ({"logit_bias": {np.int64(3): np.float32(1.5), 4: 1}}, {3: 1.5, 4: 1}),
     ],
 )
@@ -109,12 +121,6 @@ def test_what_is_too_long_is_refused_with_its_limit(name: str, most: Any, limit:
     with pytest.raises(InvalidInput, match=f"`{name}` has .*, more than {limit}") as caught:
         SamplingParams(**{name: more})
     assert caught.value.fields["parameter"] == name
-
-
-def test_only_a_temperature_of_zero_is_greedy() -> None:
-    assert SamplingParams(temperature=0).is_greedy
-    assert not SamplingParams(temperature=0.1).is_greedy
-    assert not SamplingParams().is_greedy
 
 
 def test_zero_is_a_value_and_none_is_not() -> None:

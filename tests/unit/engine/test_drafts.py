@@ -81,6 +81,9 @@ PARAMS: list[dict[str, Any]] = [
     {"temperature": 0, "repetition_penalty": 1.3, "frequency_penalty": 0.5},
     {"temperature": 0.8, "seed": 5, "dry_multiplier": 0.8, "max_tokens": 200},
     {"temperature": 0.7, "seed": 7, "mirostat": 2, "max_tokens": 120},
+    {"temperature": 0.7, "seed": 7, "mirostat": 1, "max_tokens": 120},
+    {"temperature": 0.8, "seed": 8, "samplers": ["temperature", "xtc", "penalties", "top_k"], "presence_penalty": 0.4},
+    {"seed": 9, "samplers": ["temperature", "min_p", "adaptive_p"], "adaptive_target": 0.9, "min_keep": 2},
     {"temperature": 0, "ignore_eos": True, "max_tokens": 350},
 ]
 

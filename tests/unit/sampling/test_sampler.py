@@ -49,8 +49,22 @@ def test_top_k_of_equal_logits_keeps_the_lowest_ids() -> None:
 
 
 def test_greedy_ignores_what_only_shapes_the_draw() -> None:
-    params = SamplingParams(temperature=0, xtc_probability=1.0, mirostat=2, dynatemp_range=3.0, typical_p=0.1)
+    params = SamplingParams(temperature=0, mirostat=2, dynatemp_range=3.0, typical_p=0.1, xtc_probability=1.0)
     assert choose(params, row_of({3: 1.0, 4: 0.9})) == [3]
+    assert choose(SamplingParams(temperature=0, min_p=0.5, top_p=0.1), row_of({3: 1.0, 4: 0.9})) == [3]
+
+
+def test_greedy_takes_the_largest_of_what_stages_leave_that_may_drop_it() -> None:
+    row = row_of({3: 9.0, 4: 8.9, 5: 8.0})
+    assert choose(SamplingParams(temperature=0, xtc_probability=1.0, xtc_threshold=0.2), row) == [4]
+    assert choose(SamplingParams(temperature=0, typical_p=0.1), row) == [4]
+    moved = SamplingParams(temperature=0, samplers=["temperature", "xtc"], xtc_probability=1.0, xtc_threshold=0.2)
+    assert choose(moved, row) == [3]
+
+
+def test_a_dynamic_temperature_around_zero_is_not_greedy() -> None:
+    chosen = choose(SamplingParams(temperature=0, dynatemp_range=3.0), row_of({3: 1.0, 4: 0.9}), num_tokens=60)
+    assert len(set(chosen)) > 2
 
 
 def test_the_caller_s_logits_are_only_read() -> None:

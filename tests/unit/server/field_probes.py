@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 from starlette.types import ASGIApp
@@ -143,7 +144,28 @@ CONSTRAINED_PROBES: dict[str, Probe] = {
     "ebnf": Probe('root ::= "a"', constrained("gbnf")),
 }
 
+
+class Later(asyncio.Event):
+    """Waiting for it takes longer than a millisecond."""
+
+    async def wait(self) -> Literal[True]:
+        await asyncio.sleep(0.002)
+        return True
+
+
+def late_line(submit: Submit) -> list[Step]:
+    return ["a", Later(), "b\n", "ZEBRA"]
+
+
+def is_cut(exchange: Exchange) -> bool:
+    """The answer ends before its last word."""
+    return exchange.response.status_code == 200 and "ZEBRA" not in exchange.response.text
+
+
 STREAMED_PROBES: dict[str, Probe] = {
+    "n_probs": Probe(2, sampled("logprobs", 2)),
+    "t_max_predict_ms": Probe(1, is_cut, script=late_line),
+    "n_indent": Probe(2, is_cut, script=lambda submit: ["a\n b", "ZEBRA"]),
     "timings_per_token": Probe(True, lambda x: "timings" in events(x.response)[0], beside={"stream": True}),
     "return_progress": Probe(True, submitted("reports_progress", True), beside={"stream": True}),
     "post_sampling_probs": Probe(True, sampled("post_sampling_probs", True)),
@@ -194,15 +216,18 @@ SAMPLING_PROBES: dict[str, Probe] = {
     "repetition_penalty": Probe(1.1, sampled("repetition_penalty", 1.1)),
     "repeat_penalty": Probe(1.2, sampled("repetition_penalty", 1.2)),
     "repeat_last_n": Probe(0, sampled("penalty_last_n", 0)),
-    "mirostat": Probe(2, sampled("mirostat", 2)),
+    "mirostat": Probe(1, sampled("mirostat", 1)),
     "mirostat_tau": Probe(4, sampled("mirostat_tau", 4)),
     "mirostat_eta": Probe(0.2, sampled("mirostat_eta", 0.2)),
+    "adaptive_target": Probe(0.4, sampled("adaptive_target", 0.4)),
+    "adaptive_decay": Probe(0.5, sampled("adaptive_decay", 0.5)),
+    "min_keep": Probe(3, sampled("min_keep", 3)),
     "logit_bias": Probe({"5": 1.5}, sampled("logit_bias", {5: 1.5})),
     "allowed_token_ids": Probe([1, 2], sampled("allowed_token_ids", [1, 2])),
     "banned_token_ids": Probe([3], sampled("banned_token_ids", [3])),
     "banned_tokens": Probe([6], sampled("banned_token_ids", [6])),
     "custom_token_bans": Probe("7, 8", sampled("banned_token_ids", [7, 8])),
-    "samplers": Probe(["top_k"], lambda x: sampled("top_p", 1)(x) and sampled("top_k", None)(x)),
+    "samplers": Probe(["temp", "top_k"], sampled("samplers", ("temperature", "top_k"))),
 }
 """For every field of `SamplingFields`."""
 

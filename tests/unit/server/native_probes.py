@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Literal
-
-from stoker.engine.protocol import Submit
-from tests.unit.server.fake_runtime import Step, position
+from tests.unit.server.fake_runtime import position
 from tests.unit.server.field_probes import (
     CONSTRAINED_PROBES,
     GENERATION_PROBES,
@@ -19,18 +15,6 @@ from tests.unit.server.field_probes import (
 from tests.unit.server.openai_probes import CHAT_PROMPT, HI
 
 _MODEL = {"model": GENERATION_PROBES["model"]}
-
-
-class Later(asyncio.Event):
-    """Waiting for it takes longer than a millisecond."""
-
-    async def wait(self) -> Literal[True]:
-        await asyncio.sleep(0.002)
-        return True
-
-
-def late_line(submit: Submit) -> list[Step]:
-    return ["a", Later(), "b\n", "c"]
 
 
 _ANSWER = {
@@ -49,8 +33,6 @@ _ANSWER = {
     ),
     "return_tokens": Probe(True, lambda x: x.response.json()["tokens"] == [1, 2, 3]),
     "response_fields": Probe(["content"], lambda x: x.response.json() == {"content": "Hello!"}),
-    "t_max_predict_ms": Probe(1, lambda x: x.response.json()["content"] == "ab\n", script=late_line),
-    "n_indent": Probe(2, lambda x: x.response.json()["content"] == "a\n ", script=lambda submit: ["a\n b", "c"]),
 }
 
 COMPLETION = EndpointProbes(

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.params import SamplingParams
 from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, make_app
 
-OFF = {
-    "repetition_penalty": 1,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "dry_multiplier": 0,
-    "top_n_sigma": 0,
-    "top_k": 0,
-    "typical_p": 1,
-    "top_p": 1,
-    "min_p": 0,
-    "xtc_probability": 0,
-    "infill": False,
-    "temperature": 1,
-    "dynatemp_range": 0,
-}
 USUAL = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 
 
@@ -41,60 +27,49 @@ def error(samplers: Any, **body: Any) -> dict[str, Any]:
     return response.json()["error"]
 
 
-def numbers(params: SamplingParams) -> dict[str, Any]:
-    return {name: getattr(params, name) for name in OFF}
+def stages(samplers: Any, **body: Any) -> tuple[str, ...]:
+    found = sampling(samplers, **body).samplers
+    assert isinstance(found, tuple)
+    return found
 
 
-def test_a_stage_that_is_not_named_is_off_whatever_the_request_and_the_defaults_say():
-    assert numbers(sampling([], temperature=0, top_p=0.5)) == OFF
-    assert numbers(sampling(["top_k", "top_p"], top_p=0.5, min_p=0.1)) == OFF | {"top_k": None, "top_p": 0.5}
-    assert numbers(sampling("kp", top_p=0.5, min_p=0.1)) == OFF | {"top_k": None, "top_p": 0.5}
+def test_the_stages_and_their_order_are_those_of_the_request():
+    assert stages([]) == ()
+    assert stages(["top_p", "top_k"]) == ("top_p", "top_k")
+    assert stages("pk") == ("top_p", "top_k")
+    assert stages("edskypmxita") == (*USUAL[:-1], "infill", "temperature", "adaptive_p")
+    assert stages(["temperature", "top_k", "temperature"]) == ("temperature", "top_k", "temperature")
+    assert sampling(None).samplers is None
 
 
-def test_the_usual_list_changes_nothing():
-    given = {"top_k": 7, "min_p": 0.1, "repeat_penalty": 1.2, "temperature": 0.5}
-    plain = sampling(None, **given)
-    for usual in (USUAL, "edskypmxt", [*USUAL, "adaptive_p"]):
-        assert sampling(usual, **given).filled_from(BUILT_IN) == SamplingParams(infill=False).filled_from(
-            plain, BUILT_IN
-        )
-
-
-@pytest.mark.parametrize("names", [["top-k", "nucleus"], ["topk", "TOP_P"], ["top_k", "tfs_z", "top-p"]])
-def test_other_spellings(names: list[str]):
-    assert sampling(names) == sampling(["top_k", "top_p"])
+@pytest.mark.parametrize("names", [["top-k", "nucleus"], ["topk", "TOP_P"], ["top_k", "tfs_z", "top-p"], "kfp"])
+def test_other_spellings(names: list[str] | str):
+    assert stages(names) == ("top_k", "top_p")
 
 
 def test_typical_is_typ_p_by_all_its_names():
     for name in ("typ_p", "typ-p", "typp", "typ", "typical", "typical_p", "typical-p"):
-        assert numbers(sampling([name], typical_p=0.5)) == OFF | {"typical_p": 0.5}
+        assert stages([name]) == ("typ_p",)
 
 
 def test_a_second_spelling_of_a_stage_changes_nothing():
     presets = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "tfs_z", "typical_p", "top_p", "temperature"]
-    given = {"typical_p": 0.5, "top_k": 7}
-    assert sampling(presets, **given) == sampling([name for name in presets if name != "typical_p"], **given)
+    assert stages(presets) == ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "temperature")
 
 
-def test_infill_is_on_only_if_it_is_named():
-    assert sampling(["top_k", "infill"]).infill is True
-    assert sampling("ki").infill is True
-    assert sampling(["top_k"]).infill is False
-    assert sampling(None).infill is None
+def test_the_reply_says_which_stages_there_were():
+    body: dict[str, Any] = {"prompt": "hi", "samplers": "tk", "min_keep": 2}
+    settings = ask(make_app(FakeRuntime()), "POST", "/completion", json=body).json()["generation_settings"]
+    assert (settings["samplers"], settings["min_keep"]) == (["temperature", "top_k"], 2)
 
 
-@pytest.mark.parametrize(
-    "names", [["top_p", "top_k"], ["temperature", "top_k"], ["infill", "top_p"], ["top_k", "top_k"], "pk"]
-)
-def test_another_order_is_an_error_that_says_ours(names: list[str] | str):
-    refusal = error(names)
-    assert (refusal["code"], refusal["param"]) == ("unsupported_parameter", "samplers")
-    assert "top_k" in refusal["message"] or "top_p" in refusal["message"]
+def test_a_negative_temperature_is_greedy():
+    assert sampling(None, temperature=-1).temperature == 0
 
 
-def test_a_stage_that_the_request_switches_off_may_stand_anywhere():
-    assert numbers(sampling(["min_p", "top_k", "top_p"], min_p=0)) == OFF | {"top_k": None, "top_p": None}
-    assert error(["min_p", "top_k", "top_p"], min_p=0.1)["param"] == "samplers"
+def test_a_base_of_dry_below_one_is_the_usual_one():
+    assert sampling(None, dry_multiplier=0.8, dry_base=0.5).dry_base is None
+    assert sampling(None, dry_multiplier=0.8, dry_base=1).dry_base == 1
 
 
 @pytest.mark.parametrize(
@@ -124,14 +99,10 @@ def test_an_unknown_stage_is_an_error_that_lists_the_known_ones(names: list[str]
     assert "typ_p" in refusal["message"]
 
 
-def test_mirostat_has_stages_of_its_own():
-    assert sampling(["top_p", "top_k"], mirostat=2) == sampling(None, mirostat=2)
-
-
-def test_a_negative_adaptive_target_asks_for_nothing():
-    assert sampling(None, adaptive_target=-0.01, adaptive_decay=0.9) == sampling(None)
-    for target in (0, 0.5, True):
-        assert error(None, adaptive_target=target)["param"] == "adaptive_target"
+def test_adaptive_p_has_a_target_and_a_decay():
+    params = sampling(["adaptive_p"], adaptive_target=0.4, adaptive_decay=0.5)
+    assert (params.adaptive_target, params.adaptive_decay) == (0.4, 0.5)
+    assert error(None, adaptive_target=True)["param"] == "adaptive_target"
 
 
 EDITOR = {
@@ -190,10 +161,13 @@ def test_what_llama_vim_asks_of_a_chat():
     edit = chat(runtime, **beside, min_p=0.1, temperature=0.1, samplers=["min_p", "temperature"], stream=True)
     assert edit.status_code == 200
     params = runtime.submits[0].sampling
-    assert (params.min_p, params.temperature, params.top_k, params.top_p) == (0.1, 0.1, 0, 1)
+    assert (params.min_p, params.temperature, params.samplers) == (0.1, 0.1, ("min_p", "temperature"))
 
 
-@pytest.mark.parametrize("samplers", [USUAL, [*USUAL, "adaptive_p"], USUAL[:2] + USUAL[3:]])
+XTC_EARLY = [*USUAL[:5], "xtc", *USUAL[5:7], "temperature"]
+
+
+@pytest.mark.parametrize("samplers", [USUAL, [*USUAL, "adaptive_p"], USUAL[:2] + USUAL[3:], XTC_EARLY])
 def test_what_sillytavern_asks(samplers: list[str]):
     body: dict[str, Any] = {
         "max_new_tokens": 8,
@@ -232,5 +206,5 @@ def test_what_sillytavern_asks(samplers: list[str]):
         "stop": ["\nUser:"],
     }
     params = sampling(samplers, **body)
-    plain = sampling(None, **body)
-    assert params.filled_from(BUILT_IN) == SamplingParams(infill=False).filled_from(plain, BUILT_IN)
+    assert params == replace(sampling(None, **body), samplers=samplers)
+    assert (params.adaptive_target, params.min_keep) == (-0.01, 0)

@@ -12,6 +12,7 @@ from math import inf, log
 
 from stoker.core.outline import Outline
 from stoker.core.params import SamplingParams
+from stoker.core.samplers import USUAL
 from stoker.engine.inbox import merge
 from stoker.engine.protocol import Output, PositionLogprobs, Progress, PromptToken, Timing, TokenLogprob, Usage
 from stoker.errors import BackendError, InvalidInput, UnsupportedParameter
@@ -23,6 +24,7 @@ SAME_NAME = (
     *("temperature", "dynatemp_range", "dynatemp_exponent", "top_p", "min_p", "typical_p", "top_n_sigma"),
     *("xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length"),
     *("presence_penalty", "frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta", "ignore_eos"),
+    *("adaptive_target", "adaptive_decay", "min_keep", "samplers"),
 )
 OTHER_NAME = {"repetition_penalty": "repeat_penalty"}
 LOOKS_BACK = {"penalty_last_n": "repeat_last_n", "dry_penalty_last_n": "dry_penalty_last_n"}
@@ -31,11 +33,6 @@ TRANSLATED = (
     *("top_k", "dry_sequence_breakers", "logit_bias", "banned_token_ids"),
     *("seed", "max_tokens", "stop", "logprobs", "post_sampling_probs", "infill"),
 )
-SAMPLERS = (
-    *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc"),
-    *("infill", "temperature"),
-)
-"""Sampler stages of a fill-in-the-middle request. Others use llama-server's default: the same without `infill`."""
 REFUSED = ("allowed_token_ids", "min_tokens", "stop_token_ids")
 """Parameters that llama-server does not support."""
 
@@ -91,8 +88,8 @@ def completion_body(
         body["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     if biases := _biases(sampling):
         body["logit_bias"] = biases
-    if sampling.infill:
-        body["samplers"] = list(SAMPLERS)
+    if sampling.infill and sampling.samplers is None:
+        body["samplers"] = list(USUAL)
     if sampling.logprobs is not None:
         body["n_probs"] = max(sampling.logprobs, 1)
         body |= {"post_sampling_probs": True} if sampling.post_sampling_probs else {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
+from stoker.core.samplers import OFF, STAGES, disabling, is_usual
 from stoker.errors import InvalidInput, UnsupportedParameter
 
 SAME_NAME = (
@@ -17,7 +19,7 @@ SAME_NAME = (
 )
 TRANSLATED = (
     *("top_k", "logit_bias", "banned_token_ids", "seed", "max_tokens", "stop", "stop_token_ids", "logprobs"),
-    "penalty_last_n",
+    *("penalty_last_n", "samplers"),
 )
 REFUSED = {
     "dynatemp_range": 0.0,
@@ -28,18 +30,43 @@ REFUSED = {
     "mirostat": 0,
     "infill": False,
     "post_sampling_probs": False,
+    "min_keep": 0,
 }
 """Parameters that vLLM does not support, with the value that turns each off."""
 WITHOUT_EFFECT = (
     *("dynatemp_exponent", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    *("dry_sequence_breakers", "mirostat_tau", "mirostat_eta"),
+    *("dry_sequence_breakers", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
 )
-"""Parameters that have an effect only together with one in `REFUSED`."""
+"""Parameters that have an effect only together with a stage that vLLM does not have."""
 _NEVER = -100.0
 """The bias of a token that is banned: vLLM takes no lower one, and e^-100 is 0 in single precision."""
 _FIELDS = {"lark": "grammar", "calls": "tools"}
 """Kinds of constraints that are not passed to vLLM, with the client's request field, for the error."""
 _SALT_BYTES = 16
+
+
+def with_stages(sampling: SamplingParams) -> SamplingParams:
+    """Complete parameters without the stages that their list of stages does not name.
+
+    Raises:
+        UnsupportedParameter: the stages that are on are in another order than the usual one.
+    """
+    named = sampling.samplers
+    if named is None or sampling.mirostat:
+        return sampling
+    on = [name for name in named if not _is_off(name, sampling)]
+    if not is_usual(on):
+        message = f"`samplers` must be in this order with --runtime vllm: {', '.join(n for n in STAGES if n in on)}"
+        raise UnsupportedParameter(message, parameter="samplers")
+    if "adaptive_p" in on:
+        raise UnsupportedParameter("`adaptive_p` is not available: vLLM does not support it", parameter="samplers")
+    return replace(sampling, **disabling(named), **({"infill": True} if "infill" in named else {}))
+
+
+def _is_off(stage: str, sampling: SamplingParams) -> bool:
+    if stage == "adaptive_p":
+        return sampling.adaptive_target is None or sampling.adaptive_target < 0
+    return stage != "infill" and all(getattr(sampling, name) in (None, value) for name, value in OFF[stage].items())
 
 
 def check_supported(asked: SamplingParams, sampling: SamplingParams, *, scores_prompt: bool) -> None:

@@ -26,7 +26,7 @@ from stoker.runtime.external.client import ServerClient, decode, encoded
 from stoker.runtime.external.config import RuntimeConfig, check_engine
 from stoker.runtime.vllm.adapters import PEFTAdapters, read_adapters
 from stoker.runtime.vllm.answer_reader import AnswerReader
-from stoker.runtime.vllm.completion import check_supported, completion_body, constraint_fields
+from stoker.runtime.vllm.completion import check_supported, completion_body, constraint_fields, with_stages
 from stoker.runtime.vllm.embedding import Embeddings, ask_rows
 from stoker.runtime.vllm.model_folder import ModelFolder, read_model_folder
 from stoker.runtime.vllm.program import VLLMProgram, arguments, find_program
@@ -154,7 +154,7 @@ class VLLMServed:
             raise InvalidInput(f"{message}. Use /v1/embeddings, or serve another model", parameter="model")
         if submit.media:
             raise UnsupportedParameter(_NO_FILES, parameter="messages")
-        sampling = submit.sampling.completed(model.defaults, info.max_sequence_tokens)
+        sampling = with_stages(submit.sampling.completed(model.defaults, info.max_sequence_tokens))
         check_supported(submit.sampling, sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
         sampling = with_text_bias(model.tokenizer, sampling, submit.text_bias)
         prompt, _ = prompt_entries(model.tokenizer, submit)

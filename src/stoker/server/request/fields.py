@@ -60,6 +60,9 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     mirostat: Int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
+    adaptive_target: float | None = None
+    adaptive_decay: float | None = None
+    min_keep: Int | None = None
     logit_bias: dict[str, Bias] | list[tuple[Int | str, Bias]] | None = None
     """Biases by token id or by text; every token of a text gets its bias."""
     allowed_token_ids: list[Int] | None = None
@@ -69,7 +72,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     custom_token_bans: str | list[Int] | None = None
     """Further tokens that are never generated: a list, or a text with commas, as SillyTavern sends it."""
     samplers: str | list[str] | None = None
-    """Sampling stages to use, in llama-server's usual order: names, or their letters in one string."""
+    """Sampling stages in the order in which they apply: names, or their letters in one string."""
 
 
 class LoraChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +135,10 @@ class ConstrainedFields(GenerationFields, frozen=True, kw_only=True):
 
 
 class StreamedFields(ConstrainedFields, frozen=True, kw_only=True):
-    """Fields that add llama-server's reports to a stream. Most have no effect without a stream."""
+    """Fields of llama-server that add reports to a stream, and that end an answer at a line.
+
+    Most reports have no effect without a stream.
+    """
 
     timings_per_token: bool | None = None
     """True: every chunk of a stream has the timings so far."""
@@ -141,6 +147,13 @@ class StreamedFields(ConstrainedFields, frozen=True, kw_only=True):
     post_sampling_probs: bool | None = None
     """True: log-probabilities are those after all sampling stages, from which tokens are drawn; also without a
     stream."""
+    n_probs: Int | None = None
+    """Number of the likeliest tokens whose log-probabilities are reported at each position; also without a stream."""
+    t_max_predict_ms: Int | None = None
+    """Time after the first token at which an answer ends with its current line, also without a stream; 0 or less = no
+    limit."""
+    n_indent: Int | None = None
+    """Minimum indentation: an answer ends before a line, except the first, that begins with fewer spaces and tabs."""
 
 
 class StokerOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import msgspec
 
 from stoker.engine.protocol import Accepted, Output
+from stoker.errors import InvalidInput
+from stoker.server.request.fields import StreamedFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,20 @@ async def bounded(
                     yield msgspec.structs.replace(item, text=item.text[:cut], finish_reason="length", stop_match=None)
                     return
             yield item
+
+
+def line_bounds(fields: StreamedFields) -> LineBounds | None:
+    """The bounds that a request sets for its answers; None if it sets none.
+
+    Raises:
+        InvalidInput: `n_indent` is negative.
+    """
+    indent, max_ms = fields.n_indent or 0, fields.t_max_predict_ms or 0
+    if indent < 0:
+        raise InvalidInput(f"`n_indent` must be at least 0, not {indent}", parameter="n_indent")
+    if not indent and max_ms <= 0:
+        return None
+    return LineBounds(min_indent=indent, max_s=max_ms / 1000 if max_ms > 0 else None)
 
 
 class _Indent:

@@ -10,6 +10,7 @@ _OFF: tuple[object, ...] = (False, 0, "", [], {})
 NOTHING_GENERATED = "nothing is generated"
 _TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
 _MODEL_ONLY = "only chat completions, completions and llama-server's own endpoints tell what a token was drawn from"
+_LINES = "only chat completions, completions and llama-server's own endpoints end an answer at a line"
 _SEARCH = "beam search is not available"
 
 SHARED: FieldTable = {
@@ -18,9 +19,6 @@ SHARED: FieldTable = {
     "use_beam_search": Refused(_SEARCH, (False,)),
     "length_penalty": Refused(_SEARCH, (0, 1)),
     "early_stopping": Refused(_SEARCH, (False,)),
-    "min_keep": Refused("the sampling stages have no minimum number of candidates", (0, 1)),
-    "adaptive_target": Refused("adaptive sampling is not available", neutral_below=0),
-    "adaptive_decay": Ignored("adaptive sampling is not available"),
     "top_a": Refused("this sampling stage is not available; `min_p` has a similar effect", (0,)),
     "eta_cutoff": Refused("this sampling stage is not available; `min_p` has a similar effect", (0,)),
     "epsilon_cutoff": Refused("this sampling stage is not available; `min_p` has a similar effect", (0,)),
@@ -42,9 +40,11 @@ SHARED: FieldTable = {
     "return_token_ids": Refused(_TOKENS, (False,)),
     "return_tokens_as_token_ids": Refused(_TOKENS, (False,)),
     "response_fields": Ignored("only llama-server's own endpoints can leave out fields"),
-    "t_max_predict_ms": Refused("limit an answer with `max_tokens` or `timeout`", (0, -1)),
+    "t_max_predict_ms": Refused(
+        "only chat completions, completions and llama-server's own endpoints support it", (0, -1)
+    ),
     "t_max_prompt_ms": Ignored("prompt processing has no time limit"),
-    "n_indent": Refused("only llama-server's own endpoints support `n_indent`", (0,)),
+    "n_indent": Refused(_LINES, (0,)),
     "n_keep": Ignored("the context is never shifted"),
     "n_discard": Ignored("the context is never shifted"),
     "id_slot": Ignored("the prefix cache is shared; there are no slots to choose from"),

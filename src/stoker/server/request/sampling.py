@@ -1,22 +1,22 @@
-"""Converts the sampling fields of a request, with the names and conventions of all APIs, to `SamplingParams`.
-
-The list of sampling stages (`samplers`) is converted too."""
+"""Converts the sampling fields of a request, with the names and conventions of all APIs, to `SamplingParams`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
 from stoker.core.params import MAX_TOKEN_IDS, SamplingParams, check_num_chars
-from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.errors import InvalidInput
 from stoker.server.request.fields import Bias, SamplingFields, StreamedFields
 
 _TRANSLATED = frozenset(
-    ("repetition_penalty", "max_tokens", "stop", "stop_token_ids", "banned_token_ids", "seed", "logit_bias")
+    (
+        *("repetition_penalty", "max_tokens", "stop", "stop_token_ids", "banned_token_ids", "seed", "logit_bias"),
+        *("temperature", "dry_base"),
+    )
 )
 """Fields of `SamplingParams` that are not copied from the request's field of the same name."""
 _SAME_NAME = tuple(
@@ -64,19 +64,19 @@ def sampling_params(
     Raises:
         InvalidInput: a value is out of range, or two fields contradict each other; the error has the client's name of
             the field.
-        UnsupportedParameter: `samplers` has unknown stages, or an unsupported order.
     """
     try:
-        params = _sampling_params(fields, logprobs, words)
+        return _sampling_params(fields, logprobs, words)
     except InvalidInput as error:
         raise _reworded(error, fields, words) from None
-    return with_stages(params, fields.samplers)
 
 
 def reported_sampling(
     fields: StreamedFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
 ) -> SamplingParams:
-    """`sampling_params` for requests that may have `post_sampling_probs`."""
+    """`sampling_params` for requests that may have `n_probs`, which replaces `logprobs`, and `post_sampling_probs`."""
+    if fields.n_probs is not None:
+        logprobs, words = fields.n_probs or None, {**words, "logprobs": "n_probs"}
     params = sampling_params(fields, logprobs, words)
     if fields.post_sampling_probs is None:
         return params
@@ -87,6 +87,9 @@ def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mappin
     values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
     return SamplingParams(
         **values,
+        # As in llama-server: below 0, a temperature is greedy, and a base of DRY below 1 is not given.
+        temperature=None if fields.temperature is None else max(fields.temperature, 0),
+        dry_base=None if fields.dry_base is None or fields.dry_base < 1 else fields.dry_base,
         repetition_penalty=_one_of(fields, *_PENALTY),
         penalty_last_n=fields.repeat_last_n,
         max_tokens=_one_of(fields, *_MAX_TOKENS),
@@ -103,7 +106,7 @@ def sampling_fields(params: SamplingParams) -> dict[str, Any]:
     """The values of `params` that are set, by the names of the fields of requests."""
     names = {name: name for name in _SAME_NAME if name != "allowed_token_ids"}
     names |= {"repeat_penalty": "repetition_penalty", "repeat_last_n": "penalty_last_n"}
-    names |= {"max_tokens": "max_tokens", "seed": "seed"}
+    names |= {name: name for name in ("max_tokens", "seed", "temperature", "dry_base")}
     found = {field: getattr(params, name) for field, name in names.items()}
     return {field: value for field, value in found.items() if value is not None}
 
@@ -191,85 +194,3 @@ def _bias(key: int | str, bias: Bias) -> float:
     if bias is True:
         raise InvalidInput(f"`logit_bias` of {key} is true: use a number, or false to ban", parameter="logit_bias")
     return -inf if bias is False else float(bias)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    letter: str
-    """The stage's letter, for a list that is one string."""
-    off: Mapping[str, float]
-    """Values of parameters that disable the stage."""
-
-
-_STAGES: Mapping[str, _Stage] = {
-    "penalties": _Stage("e", {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}),
-    "dry": _Stage("d", {"dry_multiplier": 0}),
-    "top_n_sigma": _Stage("s", {"top_n_sigma": 0}),
-    "top_k": _Stage("k", {"top_k": 0}),
-    "typ_p": _Stage("y", {"typical_p": 1}),
-    "top_p": _Stage("p", {"top_p": 1}),
-    "min_p": _Stage("m", {"min_p": 0}),
-    "xtc": _Stage("x", {"xtc_probability": 0}),
-    "infill": _Stage("i", {"infill": False}),
-    "temperature": _Stage("t", {"temperature": 1, "dynatemp_range": 0}),
-    "adaptive_p": _Stage("a", {}),
-}
-"""Sampling stages in their order. `adaptive_p` has no effect, because its parameter `adaptive_target` is refused."""
-
-_PLACE: Mapping[str, int] = {name: place for place, name in enumerate(_STAGES)}
-_LETTERS: Mapping[str, str] = {stage.letter: name for name, stage in _STAGES.items()}
-_GONE = frozenset({"tfs_z"})
-"""Stages that older versions of llama-server had and clients still name; they are ignored."""
-_ALIASES: Mapping[str, str] = {
-    **{name.replace("_", mark): name for name in (*_STAGES, *_GONE) for mark in ("_", "-", "")},
-    **dict.fromkeys(("typ", "typical", "typical_p", "typical-p"), "typ_p"),
-    "nucleus": "top_p",
-    "temp": "temperature",
-}
-
-
-def with_stages(params: SamplingParams, samplers: str | Sequence[str] | None) -> SamplingParams:
-    """Disables all sampling stages that are not in a request's list. Without a list, `params` are unchanged.
-
-    With Mirostat, which has its own stages, the list is ignored.
-
-    Args:
-        params: the sampling parameters of the request.
-        samplers: names of stages, or their letters in one string. None = not given.
-
-    Raises:
-        UnsupportedParameter: a stage is unknown, or active stages are in another order than here.
-    """
-    if samplers is None or params.mirostat:
-        return params
-    named = [name for name in _names(samplers) if name not in _GONE]
-    off: dict[str, Any] = {}
-    for name in _STAGES.keys() - set(named):
-        off |= _STAGES[name].off
-    active = [name for name in named if not _is_off(name, params)]
-    if any(_PLACE[before] >= _PLACE[behind] for before, behind in pairwise(active)):
-        ours = ", ".join(name for name in _STAGES if name in active)
-        message = f"`samplers` must be in this order, each at most once: {ours}"
-        raise UnsupportedParameter(message, parameter="samplers")
-    return replace(params, **off | ({"infill": True} if "infill" in named else {}))
-
-
-def _is_off(name: str, params: SamplingParams) -> bool:
-    """Whether the request itself disables a stage. If it does not, defaults of the model or server may enable it."""
-    off = _STAGES[name].off
-    return name != "infill" and all(getattr(params, number) == value for number, value in off.items())
-
-
-def _names(samplers: str | Sequence[str]) -> list[str]:
-    known = _LETTERS if isinstance(samplers, str) else _ALIASES
-    asked = list(samplers) if isinstance(samplers, str) else [name.lower() for name in samplers]
-    if unknown := [name for name in asked if name not in known]:
-        message = f"`samplers` names {unknown[0][:40]!r}, which is not a sampling stage; there are {', '.join(_STAGES)}"
-        raise UnsupportedParameter(message, parameter="samplers")
-    return [known[name] for name in _spelled_once(asked, known)]
-
-
-def _spelled_once(asked: Sequence[str], known: Mapping[str, str]) -> list[str]:
-    """The names without other spellings of a stage that is named already: SillyTavern sends `typ_p` and `typical_p`."""
-    first: dict[str, str] = {}
-    return [name for name in asked if first.setdefault(known[name], name) == name]

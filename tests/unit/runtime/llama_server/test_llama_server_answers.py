@@ -148,17 +148,19 @@ def test_an_answer_with_everything_that_was_asked(fake: Fake):
 
 
 def test_filling_in_is_a_stage_among_the_usual_ones(fake: Fake):
-    fake.plan(answer=[end(tokens_predicted=1)] * 2)
+    fake.plan(answer=[end(tokens_predicted=1)] * 3)
 
     async def test() -> None:
         async with fake.started() as runtime:
             await answer(runtime, ask(infill=True))
             await answer(runtime, ask(infill=False))
+            await answer(runtime, ask(infill=True, samplers=["temperature", "top_k"]))
 
     run(test())
-    with_it, without = (asked["body"] for asked in fake.asked("/completion"))
+    with_it, without, of_its_own = (asked["body"] for asked in fake.asked("/completion"))
     assert with_it["samplers"][-2:] == ["infill", "temperature"]
     assert "samplers" not in without
+    assert of_its_own["samplers"] == ["temperature", "top_k"]
 
 
 def test_a_character_that_is_split_between_chunks_survives(fake: Fake):

@@ -181,6 +181,10 @@ def test_constraints_are_passed_on_or_refused(fake: Fake, grammar: GrammarText, 
 REFUSALS: list[tuple[dict[str, Any], type[StokerError], str]] = [
     ({"mirostat": 2}, UnsupportedParameter, "mirostat"),
     ({"xtc_probability": 0.5}, UnsupportedParameter, "xtc_probability"),
+    ({"min_keep": 2}, UnsupportedParameter, "min_keep"),
+    ({"samplers": ["temperature", "top_k"]}, UnsupportedParameter, "samplers"),
+    ({"samplers": ["top_k", "infill"]}, UnsupportedParameter, "infill"),
+    ({"samplers": ["top_k", "adaptive_p"], "adaptive_target": 0.5}, UnsupportedParameter, "samplers"),
     ({"penalty_last_n": 8, "repetition_penalty": 1.5}, UnsupportedParameter, "penalty_last_n"),
     ({"echo": True, "logprobs": 0}, UnsupportedParameter, "echo"),
     ({"adapters": [AdapterChoice(name="sql", scale=1.0)]}, AdapterNotFound, "lora"),
@@ -193,6 +197,20 @@ REFUSALS: list[tuple[dict[str, Any], type[StokerError], str]] = [
     ({"media": [Media("image", "<a>", b"x")]}, UnsupportedParameter, "messages"),
     ({"outline": Outline(reasoning=ReasoningSpan(end_text="x", budget=3))}, UnsupportedParameter, "reasoning_budget"),
 ]
+
+
+def test_stages_that_are_not_named_are_off(fake: Fake):
+    async def test() -> None:
+        async with fake.started() as runtime:
+            given: dict[str, Any] = {"top_k": 5, "top_p": 0.5, "repetition_penalty": 1.5, "xtc_probability": 0.5}
+            await answer(runtime, ask(**given, temperature=0.5, samplers=["min_p", "top_k", "adaptive_p"]))
+            await answer(runtime, ask(**given | {"xtc_probability": 0}, temperature=0.5, samplers=["xtc", "top_p"]))
+
+    run(test())
+    first, second = (asked["body"] for asked in fake.asked("/v1/completions"))
+    names = ("top_k", "top_p", "repetition_penalty", "temperature")
+    assert [first[name] for name in names] == [5, 1, 1, 1]
+    assert [second[name] for name in names] == [0, 0.5, 1, 1]
 
 
 def test_what_vllm_cannot_do_is_refused_before_it_is_asked(fake: Fake):

@@ -105,10 +105,8 @@ async def infill(call: Call[InfillRequest]) -> Response | EventStream:
 )
 async def tokenize(call: Call[TokenizeRequest]) -> Response:
     wire = call.body
-    if wire.content is None:
-        raise InvalidInput("`content` is missing", parameter="content")
     runtime = (await call.lease(wire.model)).runtime
-    parts = [wire.content] if isinstance(wire.content, str) else wire.content
+    parts = [wire.content] if isinstance(wire.content, str) else wire.content or []
     if len(parts) > _MAX_PARTS:
         raise InvalidInput(f"`content` has more than {_MAX_PARTS} parts", parameter="content")
     tokens = await call.wait(_tokenize(runtime, parts, wire))

@@ -24,17 +24,11 @@ class NativeRequest(StreamedFields, frozen=True, kw_only=True):
     n: Int | None = None
     """Number of answers to each prompt, which is computed only once. `n_cmpl` means the same."""
     n_cmpl: Int | None = None
-    n_probs: Int | None = None
-    """Number of the likeliest tokens that are reported at each position."""
     return_tokens: bool | None = None
     """True: the reply also has the token ids of the answer."""
     response_fields: list[str] | None = None
     """The only fields that the reply shall have, each under the name given here; `timings/prompt_n` names a field of an
     object."""
-    t_max_predict_ms: Int | None = None
-    """Time after the first token at which an answer ends with its current line; 0 or less = no limit."""
-    n_indent: Int | None = None
-    """Minimum indentation: an answer ends before a line, except the first, that begins with fewer spaces and tabs."""
 
 
 class PromptObject(msgspec.Struct, frozen=True, kw_only=True):

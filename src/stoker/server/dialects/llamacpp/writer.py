@@ -42,15 +42,13 @@ from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.logprobs import text_positions
 from stoker.server.request.constraints import text_plan
 from stoker.server.request.infill import Gap, fitting_prompt
-from stoker.server.request.lines import LineBounds
+from stoker.server.request.lines import line_bounds
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import reported_sampling, sampling_fields
 from stoker.server.usage import prompt_progress, timings
 from stoker.text.media_parts import MediaPart, media_from_base64, media_of_parts
 
 _encode = msgspec.json.Encoder().encode
-
-_WORDS = {"logprobs": "n_probs"}
 
 
 def native_request(wire: NativeCompletionRequest, caller: Caller, config: ServerConfig) -> GenerationRequest:
@@ -68,7 +66,7 @@ def native_request(wire: NativeCompletionRequest, caller: Caller, config: Server
         config,
         n=_num_choices(wire),
         n_word=_n_word(wire),
-        lines=_lines(wire),
+        lines=line_bounds(wire),
         plan=text_plan(wire),
         media=media,
         reports_progress=bool(wire.stream and wire.return_progress),
@@ -113,7 +111,7 @@ async def infill_request(
         n=_num_choices(wire),
         n_word=_n_word(wire),
         parse_special=False,
-        lines=_lines(wire),
+        lines=line_bounds(wire),
         plan=text_plan(wire),
         reports_progress=bool(wire.stream and wire.return_progress),
     )
@@ -125,22 +123,8 @@ def _prompt_room(card: ModelCard, sampling: SamplingParams) -> int:
     return card.context_size - (quarter if sampling.longest is None else max(1, min(sampling.longest, quarter)))
 
 
-def _lines(wire: NativeRequest) -> LineBounds | None:
-    """The bounds that end an answer at a line; None if the request sets none.
-
-    Raises:
-        InvalidInput: `n_indent` is negative.
-    """
-    indent, max_ms = wire.n_indent or 0, wire.t_max_predict_ms or 0
-    if indent < 0:
-        raise InvalidInput(f"`n_indent` must be at least 0, not {indent}", parameter="n_indent")
-    if not indent and max_ms <= 0:
-        return None
-    return LineBounds(min_indent=indent, max_s=max_ms / 1000 if max_ms > 0 else None)
-
-
 def _sampling(wire: NativeRequest) -> SamplingParams:
-    return reported_sampling(wire, wire.n_probs or None, _WORDS)
+    return reported_sampling(wire, None)
 
 
 def _num_choices(wire: NativeRequest) -> int | None:

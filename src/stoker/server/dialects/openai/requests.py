@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from msgspec import structs
+
 from stoker.chat.planning import planned, recalled
 from stoker.engine.cards import ModelCard
 from stoker.engine.protocol import Prompt
@@ -16,6 +18,7 @@ from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import ChatCompletionRequest, chat_thinking, conversation, top_logprobs
 from stoker.server.request.constraints import grammar_of, text_plan
 from stoker.server.request.infill import infill_prompt
+from stoker.server.request.lines import line_bounds
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import reported_sampling
 
@@ -28,7 +31,10 @@ def chat_request(
     Raises:
         InvalidInput: a field is invalid, or the chat template refused the messages.
     """
-    sampling = reported_sampling(wire, _chat_logprobs(wire))
+    # As in llama-server, `n_probs` counts if `logprobs` is not true.
+    asks_twice = wire.logprobs is True and wire.n_probs is not None
+    fields = structs.replace(wire, n_probs=None) if asks_twice else wire
+    sampling = reported_sampling(fields, _chat_logprobs(wire))
     asked = replace(
         conversation(wire),
         thinking=chat_thinking(wire),
@@ -46,6 +52,7 @@ def chat_request(
         caller,
         config,
         n=wire.n,
+        lines=line_bounds(wire),
         plan=plan,
         reports_progress=reports_progress,
         traces=wire.traces,
@@ -77,6 +84,7 @@ def completion_request(
         best_of=wire.best_of,
         echo=bool(wire.echo),
         parse_special=not wire.suffix,
+        lines=line_bounds(wire),
         plan=text_plan(wire),
         reports_progress=bool(wire.stream and wire.return_progress),
         traces=wire.traces,

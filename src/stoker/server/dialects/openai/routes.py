@@ -115,7 +115,7 @@ async def completions(call: Call[CompletionRequest]) -> Response | EventStream:
     served = await call.lease(call.body.model)
     asked = completion_request(call.body, served.runtime.card, call.caller("cmpl"), call.config)
     asking, options = Asked(call.request, call.config, served, asked), _stream_options(call.body)
-    has_logprobs, has_timings = call.body.logprobs is not None, bool(call.body.timings_per_token)
+    has_logprobs, has_timings = asked.sampling.logprobs is not None, bool(call.body.timings_per_token)
     return await answer(
         asking,
         lambda generation: CompletionWriter(
