@@ -228,8 +228,9 @@ def _without_thoughts(content: object, where: str) -> tuple[object, str | None]:
     parts = list(cast("list[object]", content))
     thoughts: list[str] = []
     for index, part in enumerate(parts):
-        if isinstance(part, Mapping) and part.get("type") == "thinking":
-            said = content_parts(part.get("thinking"), f"{where}[{index}].thinking")
+        fields = cast("Mapping[object, object]", part) if isinstance(part, Mapping) else dict[object, object]()
+        if fields.get("type") == "thinking":
+            said = content_parts(fields.get("thinking"), f"{where}[{index}].thinking")
             thoughts.append("".join(piece.text for piece in said))
             parts[index] = PartGroup(())
     is_thought = len(thoughts) == len(parts) > 0
