@@ -40,6 +40,7 @@ constexpr int32_t kSpanTokens = 512;  // positions that share one maximum and on
 
 // Largest head of type q16: so many products of codes add up in 32 bits, of a head's elements as of a span's positions.
 constexpr int32_t kMaxCodedHead = 512;
+constexpr int32_t kMaxGroupedHead = 576;  // likewise of q8 and q4: a latent vector and what is rotated
 static_assert(kSpanTokens <= kMaxCodedHead && (256ll + 2) * 127 * 127 * kMaxCodedHead <= INT32_MAX);
 
 enum class KvType : int32_t { f32, f16, q8, q16, i16, q4 };
@@ -62,19 +63,19 @@ struct KvLayout {
     size_t page_bytes;  // from a page to the next
 
     constexpr int32_t group() const { return head_size % 32 == 0 ? 32 : 16; }
+    constexpr size_t groups() const { return size_t(head_size) / 16 >> (head_size % 32 == 0); }  // divisions would take longer
     constexpr size_t key_bytes() const {  // of one head
         const size_t n = size_t(head_size) * kPageTokens;
         switch (type) {
             case KvType::f32: return 4 * n;
             case KvType::f16: return 2 * n;
             case KvType::q8:
-            case KvType::q4: return n + 4 * n / group();
+            case KvType::q4: return n + 4 * groups() * kPageTokens;
             default: return 2 * n + sizeof(uint16_t) * kPageTokens;
         }
     }
     constexpr size_t value_bytes() const {
-        const size_t n = size_t(head_size) * kPageTokens;
-        return type == KvType::q4 ? half_bytes() + sizeof(uint16_t) * n / group() : key_bytes();
+        return type == KvType::q4 ? half_bytes() + sizeof(uint16_t) * groups() * kPageTokens : key_bytes();
     }
     constexpr size_t half_bytes() const { return size_t(head_size + 16) / 32 * 16 * kPageTokens; }  // of codes of 4 bits
     constexpr size_t head_bytes() const { return key_bytes() + value_bytes(); }

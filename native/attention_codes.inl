@@ -11,20 +11,21 @@ constexpr int32_t kMostLength = 46300;            // the length of those of a qu
 constexpr int32_t kScoredRows = 16;                // whose scores are there at a time: those of a tile
 constexpr int32_t kMostRows = 2 * kScoredRows;     // of a block: their weights are there at a time
 constexpr int32_t kCodeStride = kSpanTokens + 64;  // not a power of two, like kScoreStride
+static_assert(kMaxCodedHead <= kCodeStride && kMaxGroupedHead <= kCodeStride);
 
 // Do queries and weights lie as whole codes?
 constexpr bool is_whole(KvType type) { return type == KvType::i16 || (is_grouped(type) && !kDotsBytes); }
 
 // Rows of codes: bytes, the sums of which correct what is 128 too large, or whole ones, which take the place of both planes.
 struct CodeRows {
-    int8_t *high, *low;  // [row][stride]; low ones follow high ones
-    int32_t stride;
+    static constexpr int32_t stride = kCodeStride;  // known when compiled: one register leads to all rows
+    int8_t *high, *low;                             // [row][stride]; low ones follow high ones
     int32_t *sum_high, *sum_low;  // [row]
 
     int32_t sum(int32_t row) const { return 256 * sum_high[row] + sum_low[row]; }
     int16_t* whole(int32_t row) const { return reinterpret_cast<int16_t*>(high) + size_t(row) * stride; }
     CodeRows from(int32_t row) const {
-        return {high + size_t(row) * stride, low + size_t(row) * stride, stride, sum_high + row, sum_low + row};
+        return {high + size_t(row) * stride, low + size_t(row) * stride, sum_high + row, sum_low + row};
     }
 };
 
@@ -40,19 +41,18 @@ struct SpanScratch {
     CodeRows queries;  // of kScoredRows
     CodeRows weights;  // of kMostRows
 
-    static constexpr int32_t query_stride(int32_t head_size) { return (head_size + 63) / 64 * 64; }
     static constexpr size_t floats(int32_t head_size) {
-        return kScoredRows * (size_t(kScoreStride) + 1 + head_size / 16) + 3 * kSpanTokens + kMostRows * (size_t(kCodeStride) / 2 + 2) +
-               kScoredRows * (size_t(query_stride(head_size)) / 2 + 2);
+        return kScoredRows * (size_t(kScoreStride) + 1 + head_size / 16) + 3 * kSpanTokens +
+               (kMostRows + kScoredRows) * (size_t(kCodeStride) / 2 + 2);
     }
     SpanScratch(float* memory, int32_t head_size) {
         const auto take = [&](size_t n) { return (memory += n) - n; };
         const auto integers = [&](size_t n) { return reinterpret_cast<int32_t*>(take(n)); };
-        const auto take_codes = [&](int32_t rows, int32_t stride) {
-            int8_t* high = reinterpret_cast<int8_t*>(take(rows * size_t(stride) / 4));
-            int8_t* low = reinterpret_cast<int8_t*>(take(rows * size_t(stride) / 4));
+        const auto take_codes = [&](int32_t rows) {
+            int8_t* high = reinterpret_cast<int8_t*>(take(rows * size_t(kCodeStride) / 4));
+            int8_t* low = reinterpret_cast<int8_t*>(take(rows * size_t(kCodeStride) / 4));
             int32_t* sum_high = integers(rows);
-            return CodeRows{high, low, stride, sum_high, integers(rows)};
+            return CodeRows{high, low, sum_high, integers(rows)};
         };
         all_scores = take(kScoredRows * size_t(kScoreStride));
         key_scales = take(kSpanTokens);
@@ -60,8 +60,8 @@ struct SpanScratch {
         value_exponents = take(kSpanTokens);
         values_per_scale = take(kSpanTokens);
         query_scales = take(kScoredRows);
-        weights = take_codes(kMostRows, kCodeStride);
-        queries = take_codes(kScoredRows, query_stride(head_size));
+        weights = take_codes(kMostRows);
+        queries = take_codes(kScoredRows);
         query_sums = integers(kScoredRows * size_t(head_size) / 16);
     }
     float* scores(int32_t row) const { return all_scores + row * kScoreStride; }
@@ -221,15 +221,16 @@ template <KvType type> STOKER_FLATTEN void take_queries(const SpanRows& b) {
         const float* x = b.a.queries + size_t(row / b.a.group) * b.a.ldq + size_t(row % b.a.group) * n;
         const float scale = code_scale<type>(x, n);
         const f32x16 steps = steps_per_unit(scale);
-        fill_codes<type>(b.scratch.queries, r, 0, SpanScratch::query_stride(n),
+        fill_codes<type>(b.scratch.queries, r, 0, (n + 63) / 64 * 64,
                    [&](int32_t d) { return d < n ? to_i32(mul(load(x + d), steps)) : set1_i32(0); });
         b.scratch.query_scales[r] = scale * unit * (b.a.softcap > 0 ? 1 : kLog2E);
-        for (int32_t d = 0; is_grouped(type) && d < n; d += b.a.kv.group()) {
+        int32_t* sums = b.scratch.query_sums + r;
+        for (int32_t d = 0; is_grouped(type) && d < n; d += b.a.kv.group(), sums += kScoredRows) {
             i32x16 sum = to_i32(mul(load(x + d), steps));
             if (b.a.kv.group() == 32) {
                 sum = add_i32(sum, to_i32(mul(load(x + d + 16), steps)));
             }
-            b.scratch.query_sums[d / b.a.kv.group() * kScoredRows + r] = reduce_add_i32(sum);
+            *sums = reduce_add_i32(sum);
         }
     }
 }
@@ -335,12 +336,16 @@ inline void fetch_keys(const SpanRows& b, int32_t page) {
 
 // Row r's sums, or products, become scores where they lie; returns the largest.
 template <KvType type> STOKER_FLATTEN inline float score_row(const SpanRows& b, int32_t r) {
+    const Seen seen = b.seen[r];
+    const f32x16 scale = set1(b.scratch.query_scales[r]);
+    const bool is_plain = b.a.softcap <= 0 && b.a.slopes == nullptr;
     float* scores = b.scratch.scores(r);
     f32x16 highest = set1(kUnseen);
-    for (int32_t t = b.seen[r].from / 16 * 16; t < b.seen[r].to; t += 16) {
+    for (int32_t t = seen.from / 16 * 16; t < seen.to; t += 16) {
         f32x16 x;
         if constexpr (is_grouped(type)) {
-            x = score(b, r, t, load(scores + t), set1(b.scratch.query_scales[r]), set1(0));
+            x = is_plain ? only_seen(fma(load(scores + t), scale, set1(0)), t, seen, kUnseen)
+                         : score(b, r, t, load(scores + t), scale, set1(0));
         } else {
             x = score(b, r, t, load_i32(reinterpret_cast<const int32_t*>(scores) + t));
         }

@@ -96,12 +96,12 @@ template <KvType type, int R, int V> STOKER_FLATTEN void score_groups(const Span
     for (int32_t lane = 0; lane < kPageTokens; lane += 16 * V) {
         float* products = b.scratch.scores(0) + page * kPageTokens + lane;
         const float* scales = reinterpret_cast<const float*>(keys + size_t(n) * kPageTokens) + lane;
-        for (int32_t first = 0; first < n; first += size, scales += kPageTokens) {
+        for (int32_t first = 0, group = 0; first < n; first += size, ++group, scales += kPageTokens) {
             if (lane == 0) {
-                fetch_lines<scale>(value_scales + first / size * scale);
+                fetch_lines<scale>(value_scales + group * scale);
             }
             GroupSums<R, V> sums;
-            begin_sums(sums, query_sums + first / size * kScoredRows, kCodeOffset);
+            begin_sums(sums, query_sums + group * kScoredRows, kCodeOffset);
             for (int32_t d = first; d < first + size; d += 4) {
                 if (lane == 0) {
                     fetch_lines<4 * step>(fetch.plane + d * step);
@@ -132,7 +132,7 @@ STOKER_FLATTEN inline void soften_in_place(const SpanRows& b, int32_t r, float h
     const Seen seen = b.seen[r];
     float* scores = b.scratch.scores(r);
     f32x16 total = set1(0);
-    for (int32_t t = b.first_coded(); t < b.end_coded(); t += 16) {
+    for (int32_t t = b.first_coded(), end = b.end_coded(); t < end; t += 16) {
         if (t + 16 <= seen.from || t >= seen.to) {
             store(scores + t, set1(0));
             continue;
@@ -145,37 +145,87 @@ STOKER_FLATTEN inline void soften_in_place(const SpanRows& b, int32_t r, float h
     partial[1] = reduce_add(total);
 }
 
-// Those of a group of values; anything behind the last page.
-template <KvType type> inline void copy_value_scales(const SpanRows& b, int32_t group) {
-    for (int32_t t = b.first_page * kPageTokens; t < b.end_page * kPageTokens; t += 16) {
-        const uint8_t* values = b.values(t / kPageTokens);
-        const int32_t at = group * kPageTokens + t % kPageTokens;
-        f32x16 scales;
-        if constexpr (type == KvType::q4) {
-            scales = load_bf16(reinterpret_cast<const uint16_t*>(values + b.a.kv.half_bytes()) + at);
-        } else {
-            scales = load(reinterpret_cast<const float*>(values + size_t(b.a.kv.head_size) * kPageTokens) + at);
+// The keys that this thread reads next, on their way to the second-level cache, line by line: so that memory is never idle while
+// weights are computed, and follows whole pages.
+class KeyLines {
+public:
+    explicit KeyLines(const SpanRows& b)
+        : ahead(b.is_last() ? b.a.ahead : AttentionAhead{}), page_bytes(b.a.kv.page_bytes), key_bytes(b.a.kv.key_bytes()) {}
+    inline __attribute__((always_inline)) bool fetch() {
+        if (at >= end) {
+            if (page == ahead.count) {
+                return false;
+            }
+            at = ahead.memory + ahead.pages[page++] * page_bytes;
+            end = at + key_bytes;
         }
-        store(b.scratch.value_scales + t, scales);
+        prefetch_far(at);
+        at += 64;
+        return true;
     }
-}
 
-// Row r's weights times the scales of a group become codes; returns what a step of them is worth.
-template <KvType type> STOKER_FLATTEN float take_weights(const SpanRows& b, int32_t r) {
-    const float *weights = b.scratch.scores(r), *scales = b.scratch.value_scales;
-    alignas(64) float products[kSpanTokens];
-    i32x16 largest = set1_i32(0);
-    for (int32_t t = b.first_coded(); t < b.end_coded(); t += 16) {
-        const f32x16 weight = load(weights + t);
-        const f32x16 product = if_positive(weight, mul(weight, load(scales + t)), set1(0));  // 0 times what is seen by others
-        largest = larger(largest, product);
-        store(products + t, product);
+private:
+    AttentionAhead ahead;
+    size_t page_bytes, key_bytes;
+    int32_t page = 0;
+    const uint8_t *at = nullptr, *end = nullptr;
+};
+
+// Where the scales of values are, page by page; anywhere for a page that no row sees.
+template <KvType type> class ValueScales {
+public:
+    explicit ValueScales(const SpanRows& b) {
+        const size_t codes = type == KvType::q4 ? b.a.kv.half_bytes() : size_t(b.a.kv.head_size) * kPageTokens;
+        const int32_t last = b.end_page - 1, end = b.end_coded() / kPageTokens;
+        for (int32_t page = b.first_coded() / kPageTokens; page < end; ++page) {
+            pages[page] = b.values(page < b.first_page ? b.first_page : page > last ? last : page) + codes;
+        }
     }
-    const float step = largest_of(largest) / kMostCode;
-    const f32x16 steps = steps_per_unit(step);
-    fill_codes<type>(b.scratch.weights, r, b.first_coded(), b.end_coded(),
-                     [&](int32_t t) { return to_i32(mul(load(products + t), steps)); });
-    return step;
+    // Of a group at 16 positions.
+    f32x16 at(int32_t group, int32_t t) const {
+        const uint8_t* page = pages[t / kPageTokens];
+        const int32_t i = group * kPageTokens + t % kPageTokens;
+        if constexpr (type == KvType::q4) {
+            return load_bf16(reinterpret_cast<const uint16_t*>(page) + i);
+        } else {
+            return load(reinterpret_cast<const float*>(page) + i);
+        }
+    }
+
+private:
+    const uint8_t* pages[kSpanTokens / kPageTokens];
+};
+
+// The rows' weights times the scales of a group become codes; `steps`: what a step of them is worth.
+template <KvType type, int R>
+STOKER_FLATTEN void take_weights(const SpanRows& b, const ValueScales<type>& scales, int32_t group, float* steps, KeyLines& lines) {
+    alignas(64) float products[R * kScoreStride];
+    const int32_t begin = b.first_coded(), end = b.end_coded();
+    const float* weights = b.scratch.scores(0);
+    KeyLines next = lines;  // a copy: stores could change what a reference leads to
+    i32x16 largest[R];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+        largest[r] = set1_i32(0);
+    }
+    for (int32_t t = begin; t < end; t += 16) {
+        const f32x16 scale = scales.at(group, t);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
+            const f32x16 weight = load(weights + r * kScoreStride + t);
+            const f32x16 product = if_positive(weight, mul(weight, scale), set1(0));  // 0 times what is seen by others
+            largest[r] = larger(largest[r], product);
+            store(products + r * kScoreStride + t, product);
+            next.fetch();
+        }
+    }
+    lines = next;
+    for (int r = 0; r < R; ++r) {
+        steps[r] = largest_of(largest[r]) / kMostCode;
+        const f32x16 per_step = steps_per_unit(steps[r]);
+        fill_codes<type>(b.scratch.weights, r, begin, end,
+                         [&](int32_t t) { return to_i32(mul(load(products + r * kScoreStride + t), per_step)); });
+    }
 }
 
 // V x 16 elements of the head from d on, at four positions.
@@ -196,10 +246,11 @@ inline __attribute__((always_inline)) void load_values(codes (&x)[V], const uint
 }
 
 // Sums of those elements over the positions of all pages.
-template <KvType type, int R, int V> STOKER_FLATTEN void weigh_group(const SpanRows& b, int32_t d, const float* steps, float* partials) {
+template <KvType type, int R, int V>
+STOKER_FLATTEN void weigh_group(const SpanRows& b, int32_t d, const float* steps, KeyLines& lines, float* partials) {
     const CodeRows weights = b.scratch.weights;
-    const int32_t n = b.a.kv.head_size, size = b.a.kv.group(), stride = partial_floats(n);
-    const AttentionAhead ahead = b.is_last() ? b.a.ahead : AttentionAhead{};
+    const int32_t stride = partial_floats(b.a.kv.head_size);
+    KeyLines next = lines;  // a copy: stores could change what a reference leads to
     int32_t row_sums[R];
     for (int r = 0; r < R; ++r) {
         row_sums[r] = weights.sum(r);
@@ -208,11 +259,10 @@ template <KvType type, int R, int V> STOKER_FLATTEN void weigh_group(const SpanR
     begin_sums(sums, row_sums, type == KvType::q4 ? kHalfOffset : kCodeOffset);
     for (int32_t page = b.first_page; page < b.end_page; ++page) {
         const uint8_t* values = b.values(page);
-        const int32_t i = page - b.first_page;
-        const uint8_t* next = i < ahead.count ? ahead.memory + ahead.pages[i] * b.a.kv.page_bytes : b.keys(page);
-        fetch_lines<128>(next + (size_t(n) + d / size * 4) * kPageTokens);
         for (int32_t t = 0; t < kPageTokens; t += 4) {
-            fetch_lines<64 * V>(next + d * kPageTokens + t * 16 * V);  // all of those elements by the end of the page
+            for (int i = 0; i < (R > 2 ? 1 : 2); ++i) {
+                next.fetch();
+            }
             codes x[V];
             load_values<type>(x, values, d, t);
             add_products(sums, weights, page * kPageTokens + t, x);
@@ -225,6 +275,7 @@ template <KvType type, int R, int V> STOKER_FLATTEN void weigh_group(const SpanR
             store(partials + r * stride + d + 16 * v, mul(to_f32(sums.total(r, v)), set1(steps[r])));
         }
     }
+    lines = next;
 }
 
 // Products for blocks of rows.
@@ -239,18 +290,19 @@ template <KvType kv_type> struct Groups {
     template <int R> static void weigh(const SpanRows& b, float* partials) {
         const int32_t size = b.a.kv.group();
         float steps[R];
-        for (int32_t first = 0; first < b.a.kv.head_size; first += size) {
-            copy_value_scales<type>(b, first / size);
-            for (int r = 0; r < R; ++r) {
-                steps[r] = take_weights<type>(b, r);
-            }
+        KeyLines lines(b);
+        const ValueScales<type> scales(b);
+        for (int32_t first = 0, group = 0; first < b.a.kv.head_size; first += size, ++group) {
+            take_weights<type, R>(b, scales, group, steps, lines);
             int32_t d = first;
             for (; d + 16 * vectors(R) <= first + size; d += 16 * vectors(R)) {
-                weigh_group<type, R, vectors(R)>(b, d, steps, partials);
+                weigh_group<type, R, vectors(R)>(b, d, steps, lines, partials);
             }
             for (; d < first + size; d += 16) {
-                weigh_group<type, R, 1>(b, d, steps, partials);
+                weigh_group<type, R, 1>(b, d, steps, lines, partials);
             }
+        }
+        while (lines.fetch()) {
         }
     }
 

@@ -23,7 +23,7 @@ template <int R, int V> STOKER_FLATTEN void score_pairs(const SpanRows& b, int32
     const int32_t n = b.a.kv.head_size;
     const uint8_t* keys = b.keys(page);
     const int16_t* queries = b.scratch.queries.whole(0);
-    const int32_t stride = b.scratch.queries.stride;
+    constexpr int32_t stride = CodeRows::stride;
     for (int32_t lane = 0; lane < kPageTokens; lane += 16 * V) {
         i32x16 sums[R][V] = {};
         for (int32_t d = 0; d < n; d += 2) {

@@ -70,6 +70,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
       pool_(num_threads, cores, std::move(cpus)) {
     const int32_t head_size = spec_.largest([](const Layer& layer) { return layer.heads.size; });
     require(!is_coded(kv_type) || head_size <= kMaxCodedHead, "heads are too large for q16 and i16");
+    require(!is_grouped(kv_type) || head_size <= kMaxGroupedHead, "heads are too large for q8 and q4");
     check_lender();
     const size_t rows = max_batch_tokens, few = Stage::kFewRows, hidden = spec_.hidden_size;
     const int32_t mixed_size = spec_.largest([](const Layer& layer) { return layer.mixed_size(); });

@@ -63,7 +63,7 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::predict: return predict(me, stage, share(stage, piece, stage.rows));
         case StageKind::add_laurel: return add_laurel(me, stage, share(stage, piece, stage.rows));
         case StageKind::cut: return cut(stage, share(stage, piece, stage.rows));
-        case StageKind::pass_on: return pass_on(stage, share(stage, piece, stage.rows));
+        case StageKind::pass_on: return pass_on(share(stage, piece, stage.rows));
         case StageKind::norm_mixed: return norm_mixed(stage, share(stage, piece, stage.rows));
         case StageKind::norm_inner: return norm_inner(stage, share(stage, piece, stage.rows));
         case StageKind::correct: return correct(me, stage, share(stage, piece, stage.rows));
@@ -445,7 +445,7 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
     }
 }
 
-void Pass::pass_on(const Stage& stage, Range rows) {
+void Pass::pass_on(Range rows) {
     const size_t n = spec_.hidden_size;
     std::memcpy(d_.y_.get() + rows.begin * n, d_.qkv_.get() + rows.begin * n, (rows.end - rows.begin) * n * sizeof(float));
 }

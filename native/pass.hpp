@@ -38,7 +38,7 @@ private:
     struct Added {
         const float* norm;
         float scale;
-        const float* behind;  // of the sum
+        const float* behind = nullptr;  // of the sum
     };
     Added added(const Stage& products) const;
     float* normed_rows(Worker& me, const Stage& products) const;
@@ -58,7 +58,7 @@ private:
     void products(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
     void query_key_value(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
     void gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activations& a);
-    void pass_on(const Stage& stage, Range rows);
+    void pass_on(Range rows);
     void norm_mixed(const Stage& stage, Range rows);
     void norm_inner(const Stage& stage, Range rows);
     void head(Worker& me, const Stage& stage, Range tiles, const Activations& a);

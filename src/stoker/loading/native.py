@@ -126,7 +126,8 @@ class NativeLoader:
     def _denser_kv(self, own_bytes: int) -> list[SmallerKV]:
         """Smaller KV cache types, for advice when memory is short. Found now, while the files are open."""
         has_head = drafts_by_head(self._config)
-        found = [SmallerKV(kind, self._own.kv_bytes(kind, with_head=has_head)) for kind in _DENSE_TYPES]
+        kinds = filter(self._own.can_have, _DENSE_TYPES)
+        found = [SmallerKV(kind, self._own.kv_bytes(kind, with_head=has_head)) for kind in kinds]
         return [smaller for smaller in found if smaller.bytes_per_token < own_bytes]
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:

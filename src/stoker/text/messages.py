@@ -117,7 +117,7 @@ def message_from_dict(raw: object, where: str) -> Message:
     """One message from a dict in OpenAI's format, including the variants that clients send.
 
     Content may be a string, null, missing, or an array of strings and parts. Reasoning is accepted under each of the
-    three names in use. Null always means "not given".
+    three names in use, and as parts `thinking` of the content. Null always means "not given".
 
     Args:
         raw: the dict.
@@ -131,9 +131,13 @@ def message_from_dict(raw: object, where: str) -> Message:
         raise _invalid(where, f"must be an object, not {_kind(raw)}")
     fields = cast("Mapping[object, object]", raw)
     reasoning = [_optional_text(fields.get(name), f"{where}.{name}") for name in _REASONING_FIELDS]
+    content = fields.get("content")
+    if fields.get("role") == "assistant":
+        content, thoughts = _without_thoughts(content, f"{where}.content")
+        reasoning.append(thoughts)
     return Message(
         role=_role(fields.get("role"), f"{where}.role"),
-        content=_content(fields.get("content"), f"{where}.content"),
+        content=_content(content, f"{where}.content"),
         name=_optional_text(fields.get("name"), f"{where}.name"),
         reasoning=next((text for text in reasoning if text is not None), None),
         tool_calls=_tool_calls(fields.get("tool_calls"), f"{where}.tool_calls"),
@@ -215,6 +219,21 @@ def _plain(value: object, where: str) -> Json:
         pairs = cast("Mapping[object, object]", value).items()
         return {_text(key, where): _plain(item, where) for key, item in pairs}
     raise _invalid(where, f"must be plain JSON, but has {_kind(value)} in it")
+
+
+def _without_thoughts(content: object, where: str) -> tuple[object, str | None]:
+    """The content without its parts `thinking`, and their text: a string, or an array of text parts."""
+    if not isinstance(content, list | tuple):
+        return content, None
+    parts = list(cast("list[object]", content))
+    thoughts: list[str] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, Mapping) and part.get("type") == "thinking":
+            said = content_parts(part.get("thinking"), f"{where}[{index}].thinking")
+            thoughts.append("".join(piece.text for piece in said))
+            parts[index] = PartGroup(())
+    is_thought = len(thoughts) == len(parts) > 0
+    return None if is_thought else parts, "".join(thoughts) if thoughts else None
 
 
 def _content(raw: object, where: str) -> Content:

@@ -23,11 +23,12 @@ def test_codes_are_usual_where_they_are_faster(kernels: str, monkeypatch: pytest
     assert choose_kv_type("q8", 64) == "q8"
 
 
-@pytest.mark.parametrize("kv_type", ["q16", "i16"])
-def test_heads_too_large_for_codes_are_refused_by_name(kv_type: KVType) -> None:
-    assert choose_kv_type(kv_type, 512) == kv_type
-    with pytest.raises(ConfigError, match=rf"528.*{kv_type}; --kv-type f16"):
-        choose_kv_type(kv_type, 528)
+@pytest.mark.parametrize(("kv_type", "most"), [("q16", 512), ("i16", 512), ("q8", 576), ("q4", 576)])
+def test_heads_too_large_for_codes_are_refused_by_name(kv_type: KVType, most: int) -> None:
+    assert choose_kv_type(kv_type, most) == kv_type
+    words = f"heads of {most + 16} elements are too large for {kv_type}, which takes up to {most}; give --kv-type f16"
+    with pytest.raises(ConfigError, match=words):
+        choose_kv_type(kv_type, most + 16)
 
 
 def test_kernels_that_cannot_run_are_a_mistake_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import pytest
 from stoker import LLM, SamplingParams
 from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import EngineConfig, KVType
 from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, InvalidInput, ModelFileInvalid, ModelUnsupported, ResourceExhausted
 from stoker.loading import preparing
@@ -162,6 +162,26 @@ def test_whoever_gets_libllama_without_asking_for_it_is_told_why_it_refuses(tmp_
     words = "heads of 576 elements .* libllama does not keep .* as q16"
     with pytest.raises(ConfigError, match=words), loaded(path, kv_type="q16"):
         pass
+
+
+@pytest.mark.parametrize("kv_type", ["q8", "q4"])
+def test_a_latent_vector_too_large_for_few_bits_is_refused_when_memory_is_planned(
+    tmp_path: Path, kv_type: KVType
+) -> None:
+    keys = {"attention.kv_lora_rank": 576}  # and 16 elements that are rotated
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="deepseek2", keys=keys, num_experts=4))
+    config = EngineConfig(model_path=str(path), ctx_size=64, backend="native")
+    words = f"heads of 592 elements are too large for {kv_type}, which takes up to 576; give --kv-type f16"
+    with pytest.raises(ConfigError, match=words):
+        measure(msgspec.structs.replace(config, kv_type=kv_type))
+    with pytest.raises(ConfigError, match=words), loaded(path, kv_type=kv_type):
+        pass
+    needs = needs_of(config)
+    with pytest.raises(ResourceExhausted) as caught:
+        needs.within(needs.least_bytes - needs.kv_bytes_per_token)
+    assert "--kv-type" not in caught.value.message, "it has nothing smaller"
+    with loaded(path) as found:
+        assert " f16 " in found.backend.info.kv_format
 
 
 @pytest.mark.parametrize(

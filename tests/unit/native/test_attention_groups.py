@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stoker import _native
 from tests.unit.native.test_decoder_numbers import computed, relative_error
 from tests.unit.native.tiny import ATTENTIONS, F64, Built, Reference, Slots, Tiny, build, token_ids
 
@@ -93,3 +94,22 @@ def test_spans_have_steps_of_their_own(kv_type: str) -> None:
     ids = token_ids(1100, built.tiny)
     rows = Slots(built.open(num_pages=160, kv_type=kv_type), built, pages_each=40).all_logits(0, ids, [550])
     assert relative_error(rows, GroupedReference(built, kv_type).logits(ids)) < 1e-3
+
+
+@pytest.mark.parametrize("kernels", _native.kernel_names())
+@pytest.mark.parametrize("kv_type", ["q8", "q4"])
+def test_the_largest_heads_give_the_same_bits_on_every_cpu(kv_type: str, kernels: str) -> None:
+    """Beyond a span, so that rows of codes are full of queries, and of weights."""
+    built = build(Tiny(head_size=576, num_heads=2, num_kv_heads=1, num_layers=1))
+    ids = token_ids(600, built.tiny)
+    rows = computed(built, ids, kv_type=kv_type, kernels=kernels)
+    np.testing.assert_array_equal(rows, computed(built, ids, kv_type=kv_type, kernels="scalar"))
+    assert relative_error(rows, GroupedReference(built, kv_type).logits(ids)) < 1e-3
+
+
+@pytest.mark.parametrize("kv_type", ["q8", "q4"])
+def test_heads_too_large_for_rows_of_codes_are_refused(kv_type: str) -> None:
+    built = build(Tiny(head_size=592, num_heads=2, num_kv_heads=1, num_layers=1))
+    with pytest.raises(ValueError, match="too large for q8 and q4"):
+        built.open(kv_type=kv_type)
+    built.open(kv_type="f16").close()

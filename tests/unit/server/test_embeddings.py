@@ -74,6 +74,7 @@ def test_forms_of_inputs(given: Any, inputs: Any):
         ("/v1/embeddings", {"input": "a", "dimensions": 0}, "dimensions"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ("/v1/embeddings", {"input": "a", "timeout": 0}, "timeout"),
+        ("/v1/embeddings", {"input": "a", "truncate": "START"}, "truncate"),
         ("/embedding", {}, "content"),
         ("/embedding", {"content": "a", "embd_normalize": -2}, "embd_normalize"),
         ("/embedding", {"content": "a", "input": "b"}, "content"),
@@ -91,6 +92,13 @@ def test_refused_before_the_engine_hears_of_it(path: str, body: dict[str, Any], 
     response = post(path, runtime, **body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, parameter)
     assert runtime.embeds == []
+
+
+@pytest.mark.parametrize(("side", "truncates"), [("END", True), ("NONE", False)])
+def test_the_side_to_cut_may_be_named(side: str, truncates: bool):
+    runtime = FakeRuntime()
+    assert post("/v1/embeddings", runtime, input="hi", truncate=side).status_code == 200
+    assert runtime.embeds[0].truncates is truncates
 
 
 def test_token_ids_are_one_input_however_many():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.errors import InvalidInput, StokerError, UnsupportedParameter
 from stoker.text.messages import (
     Message,
     TextPart,
@@ -59,6 +59,30 @@ def test_parts_and_strings_convert_into_each_other() -> None:
     assert message_to_dict(parse(content="a"), parts=True)["content"] == [{"type": "text", "text": "a"}]
     assert message_to_dict(parse(), parts=True)["content"] is None
     assert message_to_dict(parse(content=[]))["content"] == ""
+
+
+@pytest.mark.parametrize("thought", ["because", [{"type": "text", "text": "be"}, {"type": "text", "text": "cause"}]])
+def test_a_thinking_part_of_an_assistants_content_is_reasoning(thought: Any) -> None:
+    thinking = {"type": "thinking", "thinking": thought, "signature": "s"}
+    message = parse(role="assistant", content=[thinking, {"type": "text", "text": "so"}])
+    assert (message.reasoning, message.text) == ("because", "so")
+    message = parse(role="assistant", content=[thinking])
+    assert (message.reasoning, message.content) == ("because", None)
+    assert parse(role="assistant", content=[thinking], reasoning_content="field").reasoning == "field"
+
+
+@pytest.mark.parametrize(
+    ("role", "content", "where"),
+    [
+        ("assistant", [{"type": "thinking", "thinking": 1}], "content[0].thinking"),
+        ("assistant", [{"type": "thinking", "thinking": "t"}, {"type": "text", "text": 1}], "content[1].text"),
+        ("user", [{"type": "thinking", "thinking": "t"}], "content[0]"),
+    ],
+)
+def test_a_thinking_part_that_is_none_is_named(role: str, content: Any, where: str) -> None:
+    with pytest.raises(StokerError) as caught:
+        parse(role=role, content=content)
+    assert caught.value.fields["parameter"] == f"messages[0].{where}"
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])

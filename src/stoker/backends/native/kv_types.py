@@ -16,9 +16,8 @@ KVType: TypeAlias = Literal["f32", "f16", "q8", "q4", "q16", "i16"]
 
 _VERSIONS: dict[KVType, int] = {"q8": 4, "q4": 2}
 """Version of the byte format of each type; 1 for types that are not listed."""
-_MAX_CODED_HEAD = 512
-"""Largest head, in elements, whose sums of products of 16-bit codes fit into 32 bits; see native/attention.hpp."""
-_CODED: frozenset[KVType] = frozenset(("q16", "i16"))
+_LARGEST_HEADS: dict[KVType, int] = {"q16": 512, "i16": 512, "q8": 576, "q4": 576}
+"""Largest head of each type, in elements; without a limit for types that are not listed. See native/attention.hpp."""
 _USUAL: dict[str, KVType] = {"avx2": "i16", "avxvnni": "i16", "avx512": "i16", "amx": "q16"}
 """The default type of kernels for which 16-bit codes are faster than floats. AMX tiles multiply only bytes; the other
 kernels multiply pairs of 16-bit codes as fast as groups of four bytes."""
@@ -31,11 +30,18 @@ def choose_kv_type(wanted: KVType | None, head_size: int) -> KVType:
         ConfigError: heads are too large for the wanted type, or the environment names kernels that this CPU cannot run.
     """
     if wanted is None:
-        return _USUAL.get(_kernels(), "f16") if head_size <= _MAX_CODED_HEAD else "f16"
-    if wanted in _CODED and head_size > _MAX_CODED_HEAD:
-        message = f"This model's heads of {head_size} elements are too large for {wanted}; --kv-type f16 keeps them."
-        raise ConfigError(message, parameter="kv_type")
+        usual = _USUAL.get(_kernels(), "f16")
+        return usual if can_hold(usual, head_size) else "f16"
+    if not can_hold(wanted, head_size):
+        most = _LARGEST_HEADS[wanted]
+        message = f"This model's heads of {head_size} elements are too large for {wanted}, which takes up to {most}"
+        raise ConfigError(f"{message}; give --kv-type f16.", parameter="kv_type")
     return wanted
+
+
+def can_hold(kv_type: KVType, head_size: int) -> bool:
+    """Whether heads of `head_size` elements are small enough for this type."""
+    return head_size <= _LARGEST_HEADS.get(kv_type, head_size)
 
 
 def element_bytes(kv_type: KVType, head_size: int) -> float:

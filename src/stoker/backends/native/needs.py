@@ -9,7 +9,7 @@ from math import ceil
 from stoker.backends.cores import usable_cores
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelFile, ModelParts
-from stoker.backends.native.kv_types import KVType, choose_kv_type, element_bytes
+from stoker.backends.native.kv_types import KVType, can_hold, choose_kv_type, element_bytes
 from stoker.backends.native.layer_parts import Experts
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, num_pages, pages_for
@@ -58,6 +58,10 @@ class NativeNeeds:
         """Attention is bidirectional, so the model embeds texts and cannot generate."""
         self.state_bytes = 0 if self.is_encoder else self._spec.state_bytes
         """Bytes of recurrent state for each sequence."""
+
+    def can_have(self, kv_type: KVType) -> bool:
+        """Whether the model's heads are small enough for this KV cache type."""
+        return can_hold(kv_type, self._spec.largest_head)
 
     def kv_bytes(self, kv_type: KVType | None, *, with_head: bool = False) -> int:
         """Bytes of KV for each token.

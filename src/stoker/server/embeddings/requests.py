@@ -177,6 +177,13 @@ def ollama_embed_reply(model: str, embedded: Embedded | None, total_s: float, lo
     )
 
 
+def _truncates(asked: bool | str | None) -> bool:
+    sides: dict[bool | str | None, bool] = {"NONE": False, "END": True, True: True, False: False, None: False}
+    if asked not in sides:
+        raise InvalidInput("`truncate` must be true, false, `END` or `NONE`", parameter="truncate")
+    return sides[asked]
+
+
 def _embed(
     inputs: list[str | list[int]],
     wire: PassFields,
@@ -193,7 +200,7 @@ def _embed(
         query=query,
         dimensions=dimensions,
         norm=norm,
-        truncates=wire.truncate is True,
+        truncates=_truncates(wire.truncate),
         priority=priority(wire.priority, caller.account),
         client_key=caller.account.key_name or wire.user or caller.address,
         timeout_s=timeout_s(wire.timeout, config),

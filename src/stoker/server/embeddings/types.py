@@ -44,8 +44,8 @@ class PassFields(msgspec.Struct, frozen=True, kw_only=True):
     priority: Int | None = None
     timeout: float | None = None
     """Maximum time for the answer, in seconds."""
-    truncate: bool | None = None
-    """True: inputs that are too long are cut instead of refused."""
+    truncate: bool | str | None = None
+    """True or `END`: the end of an input that is too long is cut off; false or `NONE`: the input is refused."""
     lora: Lora | None = None
     """Only the empty list is supported, which means the model without adapters."""
 
