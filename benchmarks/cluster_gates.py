@@ -8,7 +8,8 @@ Both servers run the whole time, with one thread for each engine; `stoker bench`
 3 ms are added to the time to the first token and 1 ms to the time per token of a stream (medians), and two replicas
 make at least 0.9 of the tokens per second. The CPU time of the front and of the entrance is that of their processes.
 With `--hops`, three kinds of requests are sent to both servers in turn, one at a time: one that a front answers, one
-that needs the engine's tokenizer, and the first token of a completion.
+that needs the engine's tokenizer, and the first token of a completion; and also to a cluster without direct connections
+between front and replicas (`--replica-ports ''`).
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _STOP_S = 60.0
 
 
 @contextmanager
-def served(folder: Path, command: Sequence[str], model: str, replicas: int) -> Generator[tuple[str, int]]:
+def served(folder: Path, command: Sequence[str], model: str, replicas: int, *more: str) -> Generator[tuple[str, int]]:
     """A server with these replicas, all of them ready: its URL and its process."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     line = [sys.executable, "-m", "stoker", *command, model, "--port", str(port)]
-    line += ["--replicas", str(replicas), "--threads", "1"]
-    log = folder / command[0]
+    line += ["--replicas", str(replicas), "--threads", "1", *more]
+    log = folder / f"{command[0]}-{port}"
     with log.open("wb") as output:
         process = subprocess.Popen(line, stdout=output, stderr=output)
     try:
@@ -119,8 +120,10 @@ def hops(servers: Mapping[str, str], count: int) -> None:
                 for kind, seconds in hop_times(client, url, f"a short text {number}"):
                     found.setdefault((kind, name), []).append(1000 * seconds)
     for kind in ("list of models", "tokenize", "first token"):
-        one, many = (median(found[kind, name]) for name in servers)
-        print(f"{kind:15} one server {one:6.2f} ms  cluster {many:6.2f} ms  {many - one:+6.2f} ms")
+        times = {name: median(found[kind, name]) for name in servers}
+        one = times.pop("one server")
+        added = "".join(f"  {name} {value:6.2f} ms {value - one:+6.2f} ms" for name, value in times.items())
+        print(f"{kind:15} one server {one:6.2f} ms{added}")
 
 
 def hop_times(client: httpx.Client, url: str, text: str) -> Iterator[tuple[str, float]]:
@@ -159,7 +162,9 @@ def main() -> None:
         served(Path(name), ("cluster", "serve"), given.model, given.replicas) as (many, pid),
     ):
         if given.hops:
-            hops({"one": one, "cluster": many}, given.hops)
+            cluster = served(Path(name), ("cluster", "serve"), given.model, given.replicas, "--replica-ports", "")
+            with cluster as (through_ray, _):
+                hops({"one server": one, "cluster": many, "through Ray Serve": through_ray}, given.hops)
             return
         before = [cpu_s(pid, part) for part in (":front", "haproxy")]
         results = measured([one, many], options, Path(name, "results.json"))

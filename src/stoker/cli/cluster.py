@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
@@ -26,7 +26,11 @@ from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.serve_log import say_ready
 from stoker.cli.server_client import ApiKey, ServerClient, Url
 from stoker.cli.table import AsJson, print_rows
+from stoker.cluster import REPLICA_PORTS
 from stoker.cluster.refused import REFUSED
+
+if TYPE_CHECKING:
+    from stoker.cluster.config import ClusterFields
 
 cluster = typer.Typer(no_args_is_help=True, help="Serve models on several machines, with Ray.", epilog=EXIT_CODES)
 
@@ -76,6 +80,16 @@ KVEvents = Annotated[
     ),
 ]
 
+ReplicaPorts = Annotated[
+    str,
+    typer.Option(
+        "--replica-ports",
+        metavar="FIRST-LAST",
+        rich_help_panel=_PANEL,
+        help="Ports for connections of fronts, one for each replica of a node; '' = all messages go through Ray Serve.",
+    ),
+]
+
 
 @cluster.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING, hidden=REFUSED)
@@ -86,13 +100,14 @@ def serve(
     address: Address = "",
     kv_dir: KVDir = "",
     kv_events: KVEvents = False,
+    replica_ports: ReplicaPorts = REPLICA_PORTS,
 ) -> None:
     """Serve models on the machines of a Ray cluster.
 
     Without --address, Ray is started on this machine. Each model has --replicas engines, on any node. Ctrl-C
     stops everything that was started, after running requests have finished.
     """
-    found = _cluster(flags, models or [], fronts, kv_dir, kv_events=kv_events)
+    found = _cluster(flags, models or [], fronts, kv_dir, kv_events=kv_events, replica_ports=replica_ports)
     if address:
         found.check_kv_type()
     else:
@@ -115,13 +130,18 @@ def serve(
 @cluster.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING, hidden=REFUSED)
 def config(
-    flags: Flags, models: Models = None, fronts: Fronts = 1, kv_dir: KVDir = "", kv_events: KVEvents = False
+    flags: Flags,
+    models: Models = None,
+    fronts: Fronts = 1,
+    kv_dir: KVDir = "",
+    kv_events: KVEvents = False,
+    replica_ports: ReplicaPorts = REPLICA_PORTS,
 ) -> None:
     """Print a configuration for `serve deploy` or a RayService on Kubernetes.
 
     Its first lines list the environment variables that every Ray node needs.
     """
-    found = _given(flags, models or [], fronts, kv_dir, kv_events=kv_events)
+    found = _given(flags, models or [], fronts, kv_dir, kv_events=kv_events, replica_ports=replica_ports)
     write("# The environment of every node, before Ray starts:\n")
     write("".join(f"#   {name}={value}\n" for name, value in cluster_config.ENVIRONMENT.items()))
     write("#   RAY_AUTH_MODE=token\n")
@@ -167,10 +187,10 @@ def _percent(part: int, whole: int | None) -> str | None:
 
 
 def _cluster(
-    flags: Flags, models: list[str], fronts: int, kv_dir: str, *, kv_events: bool
+    flags: Flags, models: list[str], fronts: int, kv_dir: str, **fields: Unpack[ClusterFields]
 ) -> cluster_config.ClusterConfig:
     """The cluster that is started from this machine, after checks of its exposure, cache folder and models."""
-    found = _given(flags, models, fronts, kv_dir, kv_events=kv_events)
+    found = _given(flags, models, fronts, kv_dir, **fields)
     config = found.load()
     listener.check_exposure(config.server, keys.ApiKeys(config.server))
     check_cache_dir(config.engine.kv_cache_dir)
@@ -179,8 +199,8 @@ def _cluster(
 
 
 def _given(
-    flags: Flags, models: list[str], fronts: int, kv_dir: str, *, kv_events: bool
+    flags: Flags, models: list[str], fronts: int, kv_dir: str, **fields: Unpack[ClusterFields]
 ) -> cluster_config.ClusterConfig:
     if kv_dir:
         flags = replace(flags, values={**flags.values, "kv_cache_dir": kv_dir})
-    return cluster_config.ClusterConfig.of(flags.load(), models, fronts, kv_events=kv_events)
+    return cluster_config.ClusterConfig.of(flags.load(), models, fronts, **fields)

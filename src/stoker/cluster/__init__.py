@@ -9,6 +9,9 @@ from stoker.lazy import lazy_names
 if TYPE_CHECKING:
     from stoker.cluster.app import build
 
-__all__ = ["build"]
+__all__ = ["REPLICA_PORTS", "build"]
+
+REPLICA_PORTS = "31001-31999"
+"""Default of `ClusterConfig.replica_ports`: above the ports of Ray, and below those of outgoing connections."""
 
 __getattr__ = lazy_names(__name__, {"build": "stoker.cluster.app"})

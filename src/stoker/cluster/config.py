@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import msgspec
 
+from stoker.cluster import REPLICA_PORTS
 from stoker.cluster.refused import REFUSED
 from stoker.config import Config, load_config, setting_types
 from stoker.errors import ConfigError
@@ -49,6 +50,13 @@ _OF_FRONTS = frozenset({"alias", "api_key", "admin_key", "replicas", "pin", "kee
 """Settings that replicas do not need."""
 
 
+class ClusterFields(TypedDict, total=False):
+    """Fields of `ClusterConfig` that have defaults."""
+
+    kv_events: bool
+    replica_ports: str
+
+
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that a deployment consists of, as plain values that are written to YAML and read from it.
 
@@ -64,21 +72,43 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Number of processes that serve HTTP; each can pass on as many tokens as one CPU core can handle."""
     kv_events: bool = False
     """Replicas publish which blocks of KV they hold, for routers of other projects."""
+    replica_ports: str = REPLICA_PORTS
+    """Ports for connections of fronts, of which each replica takes one: FIRST-LAST; empty = fronts use Ray Serve."""
     name: str = "stoker"
     """Name of the application in Ray Serve, and the prefix of its deployments' names."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.fronts <= _MAX_FRONTS:
             raise ConfigError(f"`fronts` must be between 1 and {_MAX_FRONTS}, not {self.fronts}", key="fronts")
+        self.ports()  # reports a faulty range
         for key, reason in REFUSED.items():
             if key in self.settings and _plain(self.settings[key]) != _defaults()[key]:
                 raise ConfigError(f"`{key}` is not available in a cluster: {reason}", key=key)
 
     @classmethod
-    def of(cls, config: Config, models: list[str], fronts: int, *, kv_events: bool = False) -> ClusterConfig:
+    def of(cls, config: Config, models: list[str], fronts: int, **fields: Unpack[ClusterFields]) -> ClusterConfig:
         """A cluster configuration with all settings that were given explicitly, to be sent to other machines."""
         given = {each.key: msgspec.to_builtins(each.value) for each in config.settings if each.origin != "default"}
-        return cls(models=models, settings=given, fronts=fronts, kv_events=kv_events)
+        return cls(models=models, settings=given, fronts=fronts, **fields)
+
+    def ports(self) -> range:
+        """The ports of `replica_ports`.
+
+        Raises:
+            ConfigError: this is no range of ports.
+        """
+        if not self.replica_ports:
+            return range(0)
+        first, _, last = self.replica_ports.partition("-")
+        if not (first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65535):
+            message = f"`replica_ports` must be FIRST-LAST, between 1024 and 65535, not {self.replica_ports!r}"
+            raise ConfigError(message, key="replica_ports")
+        return range(int(first), int(last) + 1)
+
+    def ports_on(self, environ: Mapping[str, str]) -> range:
+        """The ports for a replica with this environment: none if Ray uses TLS, because these connections do not."""
+        uses_tls = environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+        return range(0) if uses_tls else self.ports()
 
     def load(self) -> Config:
         """The settings as an object. This machine's environment and configuration files are ignored.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from stoker.cluster.actor_log import log_to_stderr
 from stoker.cluster.config import EngineSpec
+from stoker.cluster.direct import Entrance, carry
 from stoker.cluster.kv_events import KVEventPublisher
 from stoker.cluster.messages import decode_orders, encode
 from stoker.cluster.session import Session
@@ -33,6 +35,8 @@ class Engine:
         self._sessions: dict[str, Session] = {}
         self._has_sessions = asyncio.Condition()
         self._node = str(ray.util.get_node_ip_address())
+        self._entrance = Entrance(self._node, spec.cluster.ports_on(os.environ))
+        await self._entrance.open()
         self._runtime = await started(spec.model_spec(), None)
         self._blocks = BlockFollower(self._runtime, wants_tokens=spec.cluster.kv_events)
         self._events: KVEventPublisher | None = None
@@ -48,15 +52,21 @@ class Engine:
             to: id of this replica, which the router reads.
         """
         endpoint = "" if self._events is None else self._events.endpoint
-        session = Session(self._runtime, self._node, lambda: self._others(session_id), self._blocks, endpoint)
+        ticket = self._entrance.ticket()
+        session = Session(self._runtime, self._node, lambda: self._others(session_id), self._blocks, endpoint, ticket)
         async with self._has_sessions:
             self._sessions[session_id] = session
             self._has_sessions.notify_all()
         try:
             async with aclosing(session.frames()) as frames:
-                async for frame in frames:
+                yield encode(await anext(frames))
+                wire = await self._entrance.arrival(ticket)
+                if wire is not None:
+                    await carry(session, frames, wire)
+                async for frame in frames:  # none, if a wire has carried them
                     yield encode(frame)
         finally:
+            self._entrance.forget(ticket)
             del self._sessions[session_id]
 
     async def tell(self, session_id: str, orders: bytes, to: str) -> bool:
@@ -96,4 +106,5 @@ class Engine:
             await self._blocks.close()
             if self._events is not None:
                 await self._events.close()
+            await self._entrance.close()
             await runtime.close()

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,11 @@ from ray.serve.exceptions import RayServeException
 
 from stoker.cluster.actor_log import log_to_stderr
 from stoker.cluster.config import ClusterConfig, EngineSpec
+from stoker.cluster.direct import MAX_BYTES, FrontWire
 from stoker.cluster.directory import DIRECTORY
 from stoker.cluster.fleet import ClusterFleet, Idle
 from stoker.cluster.front_counts import FrontCounts
-from stoker.cluster.messages import Order, Report, decode_reports, encode
+from stoker.cluster.messages import Hello, Order, Report, decode_reports, encode
 from stoker.cluster.remote import LinkBroken, RemoteEngine
 from stoker.cluster.untyped import serve
 from stoker.errors import StokerError
@@ -200,6 +202,8 @@ class ServeLink:
         self._tell = handle.tell  # kept, because each attribute access on a handle makes another handle
         self._replica_id = replica_id
         self._session = uuid.uuid4().hex
+        self._wire: FrontWire | None = None
+        """The direct connection, which is used instead of calls through Ray Serve once it is made."""
 
     async def reports(self) -> AsyncGenerator[list[Report], None]:
         """See `Link`."""
@@ -208,7 +212,14 @@ class ServeLink:
             response = self._handle.options(stream=True).connect.remote(self._session, to=self._replica_id)
             try:
                 async for raw in response:
-                    yield decode_reports(raw)
+                    frame = decode_reports(raw)
+                    if frame and isinstance(hello := frame[0], Hello):
+                        self._wire = await FrontWire.of(hello)
+                    yield frame
+                    if self._wire is not None:
+                        async with aclosing(self._wire.reports()) as frames:
+                            async for later in frames:
+                                yield later
             finally:
                 response.cancel()
         except BROKEN as error:
@@ -218,8 +229,12 @@ class ServeLink:
 
     async def tell(self, orders: list[Order]) -> None:
         """See `Link`."""
+        encoded = encode(orders)
+        if self._wire is not None and len(encoded) <= MAX_BYTES:
+            await self._wire.tell(encoded)
+            return
         try:
-            is_known = await self._tell.remote(self._session, encode(orders), to=self._replica_id)
+            is_known = await self._tell.remote(self._session, encoded, to=self._replica_id)
         except BROKEN as error:
             raise LinkBroken(_reason(error)) from error
         if not is_known:

@@ -31,8 +31,8 @@ _PORTS = (
     "RAY_SERVE_HAPROXY_STATS_PORT",
 )
 """Variables with the ports of Ray's HTTP proxy, which must differ if several clusters run on one machine."""
-_INNER_PORTS = range(20000, 32768)
-"""Ports above those of Ray's workers, and below those that Linux gives to outgoing connections."""
+_INNER_PORTS = range(20000, 30000)
+"""Ports above those of Ray's workers, and below those of the proxy's connections to fronts and of replicas."""
 _POLL_S = 0.25
 _READY_S = 1800.0
 """Seconds within which the models must answer; they may have to be downloaded first."""
@@ -265,7 +265,7 @@ def _free_ports(count: int, used: int) -> list[int]:
     free = (port for port in random.sample(_INNER_PORTS, len(_INNER_PORTS)) if port != used and _is_free(port))
     found = list(islice(free, count))
     if len(found) < count:
-        raise ConfigError("too few ports between 20000 and 32767 are free for Ray's proxy", key="port")
+        raise ConfigError("too few ports between 20000 and 29999 are free for Ray's proxy", key="port")
     return found
 
 

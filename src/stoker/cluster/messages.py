@@ -18,6 +18,19 @@ from stoker.engine.question_messages import Embed, QuickQuestion
 from stoker.engine.stats import EngineStats
 
 
+class Ticket(msgspec.Struct, frozen=True):
+    """What one front needs to connect to a replica directly, see `direct`. Only Ray carries it."""
+
+    host: str
+    port: int
+    name: bytes
+    """Names the ticket, which may be known."""
+    secret: bytes
+    """What the front says first, after the name."""
+    proof: bytes
+    """What the replica answers: no other process knows it."""
+
+
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """The first report of a replica: its model and its node."""
 
@@ -26,6 +39,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     """The address of the replica's node."""
     kv_events: str = ""
     """The endpoint at which the replica publishes KV events; empty = none."""
+    ticket: Ticket | None = None
+    """How to connect to the replica directly; None = not at all."""
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
+from stoker.cluster.messages import Beat, Heard, Hello, Order, Report, Ticket
 from stoker.core.blocks import BLOCK_ENTRIES
+from stoker.engine import inbox
 from stoker.engine.blocks_held import StoredBlocks
 from stoker.engine.protocol import Abort, Accepted, Failed, Output, Pause, Resume, Submit
 from stoker.engine.question_messages import (
@@ -38,6 +39,8 @@ BEAT_S = 1.0
 """Seconds between two heartbeats of a replica."""
 PATIENCE_S = 20.0
 """Seconds of silence after which a front counts as gone."""
+MAX_UNTAKEN_BYTES = 64 * 2**10
+"""Size of reports of requests, roughly, from which on these take no more events until the connection takes reports."""
 MAX_UNREAD = 100_000
 """Number of unread block changes from which on a front gets a list of all blocks instead."""
 
@@ -51,6 +54,7 @@ class Session:
         others: returns the sessions of other fronts at the same replica.
         blocks: follows the KV blocks that the replica holds; None = the front is not told of blocks.
         kv_events: the endpoint at which the replica publishes KV events; empty = none.
+        ticket: how the front connects directly; None = not at all.
     """
 
     def __init__(
@@ -60,14 +64,19 @@ class Session:
         others: Callable[[], Iterable[Session]] = lambda: (),
         blocks: BlockFollower | None = None,
         kv_events: str = "",
+        ticket: Ticket | None = None,
     ) -> None:
         self._runtime = runtime
         self._others = others
         self._blocks = blocks
         self._num_blocks_unread = 0
         """Block changes in reports that the front has not taken. From `MAX_UNREAD` on, it gets all blocks instead."""
-        self._reports: list[Report] = [Hello(runtime.card, node, kv_events)]
+        self._reports: list[Report] = [Hello(runtime.card, node, kv_events, ticket)]
         self._has_news = asyncio.Event()
+        self._num_untaken_bytes = 0
+        self._has_room = asyncio.Event()
+        """Is set while less than `MAX_UNTAKEN_BYTES` wait for the connection."""
+        self._has_room.set()
         self._work: dict[str, asyncio.Task[None]] = {}
         self._costs: dict[str, Work] = {}
         """Remaining work of each request."""
@@ -130,6 +139,8 @@ class Session:
                     self._beat()
                 self._has_news.clear()
                 reports, self._reports = self._reports, []
+                self._num_untaken_bytes = 0
+                self._has_room.set()
                 yield reports + self._missed_blocks()
         finally:
             if self._blocks is not None:
@@ -138,10 +149,14 @@ class Session:
             await self.close()
             await asyncio.gather(beating, return_exceptions=True)
 
-    async def close(self) -> None:
-        """Aborts all open requests and questions. Calling it twice is allowed."""
+    def end(self) -> None:
+        """Makes `frames` end, which closes the session. Calling it twice is allowed."""
         self._is_closed = True
         self._has_news.set()
+
+    async def close(self) -> None:
+        """Aborts all open requests and questions. Calling it twice is allowed."""
+        self.end()
         tasks = list(self._work.values())
         for task in tasks:
             task.cancel()
@@ -203,11 +218,18 @@ class Session:
                 async for event in events:
                     self._note_progress(submit, event)
                     self._tell(event)
+                    self._note_untaken(event)
+                    await self._has_room.wait()
                     await resumed.wait()  # events stay unread; the engine pauses the request when its inbox is full
         except StokerError as error:
             self._tell(Failed.of(submit.request_id, error))
         finally:
             del self._resumed[submit.request_id], self._costs[submit.request_id]
+
+    def _note_untaken(self, event: Accepted | Output) -> None:
+        self._num_untaken_bytes += inbox.size_of(event)
+        if self._num_untaken_bytes >= MAX_UNTAKEN_BYTES:
+            self._has_room.clear()
 
     def _note_progress(self, submit: Submit, event: Accepted | Output) -> None:
         """Updates the request's remaining work; tells other fronts when it is accepted and its prompt is computed."""
@@ -248,8 +270,7 @@ class Session:
             self._num_unheard += 1
             self._beat()
             await asyncio.sleep(BEAT_S)
-        self._is_closed = True
-        self._has_news.set()
+        self.end()
 
 
 def _check_possible(question: Question[Any]) -> None:

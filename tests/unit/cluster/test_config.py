@@ -82,6 +82,21 @@ def test_machines_that_may_differ_need_one_kind_of_kv() -> None:
     cluster("/m/tiny.gguf", kv_type="f16").check_kv_type()
 
 
+def test_ports_of_replicas_are_a_range_that_is_empty_where_ray_encrypts() -> None:
+    cluster = ClusterConfig(models=["scripted"], replica_ports="4000-4001")
+    assert list(cluster.ports_on({})) == [4000, 4001]
+    assert list(cluster.ports_on({"RAY_USE_TLS": "0"})) == [4000, 4001]
+    assert not cluster.ports_on({"RAY_USE_TLS": "1"})
+    assert not ClusterConfig(models=["scripted"], replica_ports="").ports()
+    assert 31001 in ClusterConfig(models=["scripted"]).ports()
+
+
+@pytest.mark.parametrize("ports", ["4000", "4001-4000", "80-90", "4000-70000", "a-b", "-4000", "4000-"])
+def test_range_of_ports_is_checked(ports: str) -> None:
+    with pytest.raises(ConfigError, match="FIRST-LAST"):
+        ClusterConfig(models=["scripted"], replica_ports=ports)
+
+
 def test_several_fronts_keep_no_responses() -> None:
     assert cluster("scripted").of_fronts().server.max_stored_responses == 1024
     assert cluster("scripted", fronts=2).of_fronts().server.max_stored_responses == 0

@@ -11,6 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 
+from stoker.cluster import REPLICA_PORTS
 from stoker.cluster.config import ENVIRONMENT, ClusterConfig
 from stoker.errors import ConfigError
 from tests.e2e.clusters import needs_ray
@@ -190,6 +191,19 @@ def test_only_the_http_port_is_open() -> None:
     jsonschema.validate(policy, NETWORK_POLICY)
     for_all = [rule for rule in policy["spec"]["ingress"] if "from" not in rule]
     assert [port["port"] for rule in for_all for port in rule["ports"]] == [8000]
+
+
+def test_nodes_of_the_cluster_reach_each_other_on_all_ports_those_of_replicas_included() -> None:
+    (policy,) = objects("networkpolicy.yaml")
+    (inner,) = [rule for rule in policy["spec"]["ingress"] if rule.get("from") == [{"podSelector": _SELECTED}]]
+    assert policy["spec"]["podSelector"] == _SELECTED
+    assert "ports" not in inner, "without a list, a rule is for all ports"
+    (service,) = [each for each in objects("rayservice.yaml") if each["kind"] == "RayService"]
+    document = msgspec.yaml.decode(service["spec"]["serveConfigV2"])
+    assert document["applications"][0]["args"]["replica_ports"] == REPLICA_PORTS
+
+
+_SELECTED = {"matchExpressions": [{"key": "ray.io/cluster", "operator": "Exists"}]}
 
 
 def test_secrets_stay_out_of_the_file() -> None:
