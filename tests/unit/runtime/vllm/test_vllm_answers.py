@@ -204,7 +204,8 @@ def test_stages_that_are_not_named_are_off(fake: Fake):
         async with fake.started() as runtime:
             given: dict[str, Any] = {"top_k": 5, "top_p": 0.5, "repetition_penalty": 1.5, "xtc_probability": 0.5}
             await answer(runtime, ask(**given, temperature=0.5, samplers=["min_p", "top_k", "adaptive_p"]))
-            await answer(runtime, ask(**given | {"xtc_probability": 0}, temperature=0.5, samplers=["xtc", "top_p"]))
+            without_xtc: dict[str, Any] = {**given, "xtc_probability": 0}
+            await answer(runtime, ask(**without_xtc, temperature=0.5, samplers=["xtc", "top_p"]))
 
     run(test())
     first, second = (asked["body"] for asked in fake.asked("/v1/completions"))
