@@ -166,23 +166,20 @@ class Entrance:
         """The connection of the front with this ticket; None = it did not come in time, and will be refused."""
         if ticket is None:
             return None
-        coming = self._guests[ticket.name].coming
         try:
             async with asyncio.timeout(ATTACH_S):
-                return await coming
-        except (TimeoutError, asyncio.CancelledError) as error:
-            if not coming.cancelled():  # it came at that very moment
-                coming.result().abort()
-            if isinstance(error, TimeoutError):
-                return None
-            raise
-        finally:
+                wire = await self._guests[ticket.name].coming
+        except TimeoutError:
             self.forget(ticket)
+            return None
+        del self._guests[ticket.name]
+        return wire
 
     def forget(self, ticket: Ticket | None) -> None:
-        """Makes a ticket invalid. Calling it twice is allowed."""
-        if ticket is not None:
-            self._guests.pop(ticket.name, None)
+        """Makes a ticket invalid, and closes its connection unless `arrival` has returned it. May be called twice."""
+        guest = None if ticket is None else self._guests.pop(ticket.name, None)
+        if guest is not None and not guest.coming.cancel() and not guest.coming.cancelled():
+            guest.coming.result().abort()
 
     async def close(self) -> None:
         """Stops listening. Calling it twice is allowed."""
@@ -221,8 +218,7 @@ class Entrance:
             return None
         if not hmac.compare_digest(said[_SECRET_BYTES:], guest.ticket.secret):
             return None
-        del self._guests[guest.ticket.name]  # a ticket is good for one connection
-        return guest
+        return guest  # `coming` is set at once, so that the ticket is good for one connection
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from stoker.cluster.actor_log import log_to_stderr
@@ -53,11 +54,12 @@ class Engine:
         """
         endpoint = "" if self._events is None else self._events.endpoint
         ticket = self._entrance.ticket()
-        session = Session(self._runtime, self._node, lambda: self._others(session_id), self._blocks, endpoint, ticket)
-        async with self._has_sessions:
-            self._sessions[session_id] = session
-            self._has_sessions.notify_all()
         try:
+            others = partial(self._others, session_id)
+            session = Session(self._runtime, self._node, others, self._blocks, endpoint, ticket)
+            async with self._has_sessions:
+                self._sessions[session_id] = session
+                self._has_sessions.notify_all()
             async with aclosing(session.frames()) as frames:
                 yield encode(await anext(frames))
                 wire = await self._entrance.arrival(ticket)
@@ -67,7 +69,7 @@ class Engine:
                     yield encode(frame)
         finally:
             self._entrance.forget(ticket)
-            del self._sessions[session_id]
+            self._sessions.pop(session_id, None)
 
     async def tell(self, session_id: str, orders: bytes, to: str) -> bool:
         """Carries out encoded orders of a front. False = the front is not connected (any more)."""

@@ -100,7 +100,7 @@ class Session:
     def obey(self, orders: list[Order]) -> None:
         """Begins to carry out the front's orders, in order, without waiting. An empty list is a heartbeat."""
         self._num_unheard = 0
-        for order in orders:
+        for order in () if self._is_closed else orders:
             match order:
                 case Submit():
                     self._begin(order.request_id, self._generate(order, self._work.get(order.request_id)))

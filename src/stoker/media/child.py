@@ -105,7 +105,7 @@ class Child(Generic[ReplyT]):
 
     def tell(self, order: msgspec.Struct) -> None:
         """Sends a short order without waiting for its reply. Does nothing if no process is running."""
-        if self._process is not None and self._process.stdin is not None:
+        if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(framed(next(self._numbers), order))
 
     async def close(self) -> None:
@@ -145,6 +145,8 @@ class Child(Generic[ReplyT]):
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(wait_s):
+                if process.stdin.is_closing():  # uvloop would raise a RuntimeError
+                    raise ConnectionResetError
                 process.stdin.write(framed(number, order))
                 await process.stdin.drain()
                 return await future

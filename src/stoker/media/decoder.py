@@ -105,7 +105,8 @@ async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes:
     while piece := await process.stdout.read(_PIECE_BYTES):
         found += piece
         if len(found) > max_bytes:
-            process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its output was not read yet
+                process.send_signal(signal.SIGABRT)
             return b""
     return bytes(found)
 

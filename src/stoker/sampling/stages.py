@@ -70,12 +70,15 @@ def compile_stages(params: SamplingParams, vocabulary: Vocabulary, prompt: Seque
     edits: list[Edit] = [edit for compiled in _ALWAYS if (edit := compiled(params, vocabulary, prompt)) is not None]
     transforms: list[Transform] = []
     late: list[Edit] = []
+    seen: dict[str, HistoryEdit | None] = {}  # a stage that is named twice acts twice, and has one history
     for name in _names(params):
         if name in _HISTORIES:
-            edit = _HISTORIES[name](params, vocabulary, prompt)
-            if edit is not None:
+            is_new = name not in seen
+            edit = seen[name] = _HISTORIES[name](params, vocabulary, prompt) if is_new else seen[name]
+            if edit is not None and is_new:
                 (late if transforms else edits).append(edit)
-                transforms += [Late(edit)] if transforms else []
+            if edit is not None and (transforms or not is_new):
+                transforms.append(Late(edit))
         elif (stage := _transform(name, params, vocabulary)) is not None:
             transforms.append(stage)
     if _is_greedy(transforms):

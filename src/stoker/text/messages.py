@@ -135,11 +135,12 @@ def message_from_dict(raw: object, where: str) -> Message:
     if fields.get("role") == "assistant":
         content, thoughts = _without_thoughts(content, f"{where}.content")
         reasoning.append(thoughts)
+    given = [text for text in reasoning if text is not None]
     return Message(
         role=_role(fields.get("role"), f"{where}.role"),
         content=_content(content, f"{where}.content"),
         name=_optional_text(fields.get("name"), f"{where}.name"),
-        reasoning=next((text for text in reasoning if text is not None), None),
+        reasoning=next(filter(None, given), "" if given else None),
         tool_calls=_tool_calls(fields.get("tool_calls"), f"{where}.tool_calls"),
         tool_call_id=_optional_text(fields.get("tool_call_id"), f"{where}.tool_call_id"),
         extra=_extra(fields, where),
@@ -231,6 +232,9 @@ def _without_thoughts(content: object, where: str) -> tuple[object, str | None]:
         fields = cast("Mapping[object, object]", part) if isinstance(part, Mapping) else dict[object, object]()
         if fields.get("type") == "thinking":
             said = content_parts(fields.get("thinking"), f"{where}[{index}].thinking")
+            if not all(isinstance(piece, TextPart) for piece in said):
+                path = f"{where}[{index}].thinking"
+                raise UnsupportedParameter(f"`{path}` can only have text", parameter=path)
             thoughts.append("".join(piece.text for piece in said))
             parts[index] = PartGroup(())
     is_thought = len(thoughts) == len(parts) > 0

@@ -382,6 +382,28 @@ def test_ticket_is_good_for_one_connection_and_until_it_is_forgotten() -> None:
     run(test())
 
 
+def test_front_may_connect_before_its_replica_waits_for_it() -> None:
+    async def test() -> None:
+        async with Place() as place:
+            early, unused = place.entrance.ticket(), place.entrance.ticket()
+            assert early is not None
+            assert unused is not None
+            first = await FrontWire.of(Hello(CARD, "", ticket=early))
+            assert first is not None
+            assert await is_refused(early.port, said(early.name, early.secret)), "used"
+            wire = await place.entrance.arrival(early)
+            assert isinstance(wire, Wire)
+            first.close()
+            wire.abort()
+            second = await FrontWire.of(Hello(CARD, "", ticket=unused))
+            assert second is not None
+            place.entrance.forget(unused)
+            with pytest.raises(LinkBroken):
+                await asyncio.wait_for(anext(second.reports()), BOUND_S)
+
+    run(test())
+
+
 def test_front_sends_nothing_more_to_a_process_that_does_not_know_the_proof() -> None:
     async def test() -> None:
         heard = bytearray()

@@ -15,7 +15,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 from starlette.types import ASGIApp
 
-from stoker.errors import EngineCrashed, InvalidInput, ResponseNotFound
+from stoker.errors import EngineCrashed, InvalidInput, ResponseNotFound, UnsupportedParameter
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses import routes
 from stoker.server.dialects.responses.event_log import MIN_EVENTS, EventLog
@@ -239,12 +239,22 @@ def test_a_log_keeps_the_latest_events_and_a_few_large_ones():
 
 
 def test_events_count_with_the_response_that_is_stored():
+    store = ResponseStore(ServerConfig(max_stored_bytes=4_000))
+    for name in "abcdefgh":
+        log = EventLog()
+        log.add(b"x" * 450 + b"\n\n")
+        store.put(ME, response(name), (), log)
+        assert store.events_of(ME, name) is log
+    with pytest.raises(ResponseNotFound):
+        store.events_of(ME, "a")
+
+
+def test_a_response_whose_events_are_too_large_is_stored_without_them():
     store, log = ResponseStore(ServerConfig(max_stored_bytes=4_000)), EventLog()
-    store.put(ME, response("a"), (), log)
-    assert store.events_of(ME, "a") is log
     log.add(b"x" * 4_000 + b"\n\n")
     store.put(ME, response("b"), (), log)
-    with pytest.raises(ResponseNotFound):
+    assert store.get(ME, "b").id == "b"
+    with pytest.raises(UnsupportedParameter, match="no longer kept"):
         store.events_of(ME, "b")
 
 

@@ -292,7 +292,7 @@ def test_a_function_of_the_client_keeps_its_name():
     [
         (ALL[0], "shell_call", {"commands": COMMANDS[:1]}),
         (ALL[1], "local_shell_call", {"command": []}),
-        (ALL[2], "apply_patch_call", {**CREATE, "diff": "+x"}),
+        (ALL[2], "apply_patch_call", {**CREATE, "diff": ""}),
     ],
 )
 def test_a_call_that_is_cut_off_has_only_whole_commands(text: str, kind: str, wanted: dict[str, Any]):
@@ -378,6 +378,7 @@ def test_skills_of_the_client_are_in_the_description_of_the_shell():
             "",
         ),
         ({"type": "apply_patch", "allowed_callers": ["programmatic"]}, "allowed_callers", "programs"),
+        ({"type": "apply_patch", "allowed_callers": "programmatic"}, "allowed_callers", "list"),
         ({"type": "computer"}, "type", "points of a screen"),
         ({"type": "computer_use_preview", "display_width": 9, "display_height": 9}, "type", "points of a screen"),
         ({"type": "code_interpreter"}, "type", "`apply_patch`"),
@@ -392,11 +393,23 @@ def test_what_only_openai_s_servers_have_is_refused_with_the_reason(tool: Any, p
         assert reason in error["message"]
 
 
+def test_names_of_functions_of_a_wrong_type_are_refused():
+    response = respond(runtime_of("Yes."), [{"type": "function", "name": ["x"]}, SHELL])
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools[0].function.name")
+
+
+def test_names_that_are_taken_again_and_again_are_no_error_of_the_server():
+    taken = [{"type": "function", "name": "shell" + "_tool" * number} for number in range(1200)]
+    assert respond(runtime_of("Yes."), [*taken, SHELL]).status_code == 400
+
+
 def test_a_client_tool_is_offered_once():
     assert respond(runtime_of("Yes."), [SHELL, SHELL]).json()["error"]["param"] == "tools"
 
 
 PLACE = {"id": "x", "call_id": "c", "status": "completed"}
+PRINTED = {"stdout": "", "stderr": ""}
+NESTED: Any = json.loads("[" * 600 + "]" * 600)
 
 
 @pytest.mark.parametrize(
@@ -409,6 +422,11 @@ PLACE = {"id": "x", "call_id": "c", "status": "completed"}
         ({"type": "apply_patch_call", **PLACE, "operation": {"type": "move", "path": "a"}}, ".operation.type"),
         ({"type": "shell_call_output", **PLACE, "output": "text"}, ".output"),
         ({"type": "shell_call_output", **PLACE, "output": [{"stdout": "", "stderr": ""}]}, ".output[0]"),
+        (
+            {"type": "shell_call_output", **PLACE, "output": [{**PRINTED, "outcome": {"type": "exit"}}]},
+            ".output[0].outcome.exit_code",
+        ),
+        ({"type": "shell_call_output", **PLACE, "output": [], "x": NESTED}, ""),
         ({"type": "apply_patch_call_output", **PLACE, "status": "done"}, ".status"),
         ({"type": "apply_patch_call_output", **PLACE, "status": "failed", "output": []}, ".output"),
         ({"type": "local_shell_call_output", **PLACE, "output": 5}, ".content"),

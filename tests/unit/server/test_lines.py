@@ -63,6 +63,17 @@ def test_a_line_that_is_indented_too_little_is_not_written(text: str, kept: str)
     assert ended([*text, ""], bounds) == (kept, reason)
 
 
+def test_markers_of_the_text_that_is_not_written_are_dropped():
+    async def stream() -> AsyncGenerator[Output, None]:
+        yield Output("r", "a\nb c", [1, 2, 3], Usage(1, 3, 0), marks=[(0, "<think>"), (5, "<tool_call>")])
+
+    async def read() -> list[Any]:
+        return [item async for item in bounded(stream(), LineBounds(min_indent=2))]
+
+    (output,) = asyncio.run(read())
+    assert (output.text, output.marks, output.finish_reason) == ("a\n", [(0, "<think>")], "length")
+
+
 def test_the_line_in_which_time_is_up_is_the_last_one():
     texts = ["a", "\n", "b", "c", "\nd", "e\n", "f"]
     # The clock is read for the first output and for every end of a line: 0, 1, 2, 3 seconds.

@@ -15,11 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
 from stoker.server.transport.listener import listening, url_of
 from stoker.server.transport.model_server import ModelServer
+from stoker.server.transport.run import serve
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of, served
 from tests.waiting import BOUND_S
 
@@ -114,6 +115,28 @@ def test_https_is_spoken(certificate: tuple[Path, Path]):
         assert url.startswith("https://127.0.0.1:")
         context = ssl.create_default_context(cafile=str(crt))
         assert httpx.get(f"{url}/health", verify=context, trust_env=False, timeout=BOUND_S).status_code == 200
+
+
+def test_with_tls_the_listening_socket_refuses_connections_before_their_handshake(certificate: tuple[Path, Path]):
+    """On uvloop, connections without a handshake could take every file descriptor."""
+
+    class Noting(FakeRuntime):
+        async def start(self) -> Any:
+            loops.append(type(asyncio.get_running_loop()).__module__)
+            raise ModelFileInvalid("truncated")
+
+    loops: list[str] = []
+    crt, key = (str(path) for path in certificate)
+    with pytest.raises(ModelFileInvalid):
+        serve(registry_of(served(Noting())), ServerConfig(port=0, tls_certificate=crt, tls_key=key))
+    assert loops[0].startswith("asyncio.")
+
+
+def test_no_descriptor_of_the_reserve_is_accepted(monkeypatch: pytest.MonkeyPatch):
+    with listening(ServerConfig(port=0)) as listener, socket.create_connection(listener.getsockname(), BOUND_S):
+        monkeypatch.setattr("stoker.server.transport.descriptors._limit", lambda: 0)
+        with pytest.raises(ConnectionAbortedError):
+            listener.accept()
 
 
 def test_tls_files_that_do_not_fit_are_a_config_error(certificate: tuple[Path, Path], tmp_path: Path):

@@ -166,6 +166,18 @@ def test_too_many_references_are_refused_before_any_is_looked_up():
     assert (error["param"], error["code"]) == ("input", "invalid_input")
 
 
+def test_the_items_that_are_referred_to_have_a_maximum_size_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stoker.server.dialects.responses.requests._MAX_REFERENCED_BYTES", 100_000)
+    app = make_app(FakeRuntime())
+    items = [{"role": "user", "content": "x" * 20_000}]
+    conversation = ask(app, "POST", "/v1/conversations", json={"items": items}).json()["id"]
+    listed = ask(app, "GET", f"/v1/conversations/{conversation}/items").json()["data"]
+    for count, status in ((2, 200), (3, 400)):
+        body = {"items": [{"type": "item_reference", "id": listed[0]["id"]}] * count}
+        reply = ask(app, "POST", f"/v1/conversations/{conversation}/items", json=body)
+        assert reply.status_code == status, reply.text
+
+
 def test_references_to_items_of_an_input_are_those_items():
     runtime = FakeRuntime()
     app = make_app(runtime)

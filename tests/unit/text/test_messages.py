@@ -69,6 +69,7 @@ def test_a_thinking_part_of_an_assistants_content_is_reasoning(thought: Any) -> 
     message = parse(role="assistant", content=[thinking])
     assert (message.reasoning, message.content) == ("because", None)
     assert parse(role="assistant", content=[thinking], reasoning_content="field").reasoning == "field"
+    assert parse(role="assistant", content=[thinking], reasoning_content="").reasoning == message.reasoning
 
 
 @pytest.mark.parametrize(

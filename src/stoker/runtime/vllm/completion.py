@@ -22,17 +22,17 @@ TRANSLATED = (
     *("penalty_last_n", "samplers"),
 )
 REFUSED = {
-    "dynatemp_range": 0.0,
-    "typical_p": 1.0,
-    "top_n_sigma": 0.0,
-    "xtc_probability": 0.0,
-    "dry_multiplier": 0.0,
-    "mirostat": 0,
-    "infill": False,
-    "post_sampling_probs": False,
-    "min_keep": 0,
+    "dynatemp_range": (0.0,),
+    "typical_p": (1.0,),
+    "top_n_sigma": (0.0,),
+    "xtc_probability": (0.0,),
+    "dry_multiplier": (0.0,),
+    "mirostat": (0,),
+    "infill": (False,),
+    "post_sampling_probs": (False,),
+    "min_keep": (0, 1),
 }
-"""Parameters that vLLM does not support, with the value that turns each off."""
+"""Parameters that vLLM does not support, with the values that turn each off."""
 WITHOUT_EFFECT = (
     *("dynatemp_exponent", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
     *("dry_sequence_breakers", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
@@ -81,7 +81,7 @@ def check_supported(asked: SamplingParams, sampling: SamplingParams, *, scores_p
         UnsupportedParameter: names the parameter.
     """
     for name, off in REFUSED.items():
-        if getattr(sampling, name) not in (None, off):
+        if getattr(sampling, name) not in (None, *off):
             raise UnsupportedParameter(f"`{name}` is not available: vLLM does not support it", parameter=name)
     if asked.penalty_last_n not in (None, -1) and _has_penalty(sampling):
         message = "`penalty_last_n` is not available: vLLM's penalties look at the whole text (-1)"

@@ -52,7 +52,10 @@ async def bounded(
                 cut = indent.push(item.text)
                 is_late = bounds.max_s is not None and "\n" in item.text and clock() - first_s > bounds.max_s
                 if cut is not None or (is_late and item.finish_reason is None):
-                    yield msgspec.structs.replace(item, text=item.text[:cut], finish_reason="length", stop_match=None)
+                    marks = item.marks if cut is None else [mark for mark in item.marks if mark[0] <= cut]
+                    yield msgspec.structs.replace(
+                        item, text=item.text[:cut], marks=marks, finish_reason="length", stop_match=None
+                    )
                     return
             yield item
 

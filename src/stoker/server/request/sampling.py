@@ -75,8 +75,8 @@ def reported_sampling(
     fields: StreamedFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
 ) -> SamplingParams:
     """`sampling_params` for requests that may have `n_probs`, which replaces `logprobs`, and `post_sampling_probs`."""
-    if fields.n_probs is not None:
-        logprobs, words = fields.n_probs or None, {**words, "logprobs": "n_probs"}
+    if fields.n_probs:
+        logprobs, words = fields.n_probs, {**words, "logprobs": "n_probs"}
     params = sampling_params(fields, logprobs, words)
     if fields.post_sampling_probs is None:
         return params
@@ -85,6 +85,8 @@ def reported_sampling(
 
 def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mapping[str, str]) -> SamplingParams:
     values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
+    if fields.mirostat:
+        values["samplers"] = None  # Mirostat has stages of its own; llama-server ignores the list, too
     return SamplingParams(
         **values,
         # As in llama-server: below 0, a temperature is greedy, and a base of DRY below 1 is not given.

@@ -9,10 +9,11 @@ Without the reserve, connections could take the last descriptor: then no file co
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import socket
 import sys
 import time
+from typing import Any
 
 import msgspec
 
@@ -48,25 +49,41 @@ def make_room(config: ServerConfig) -> ServerConfig:
 
 
 class Reserve:
-    """Closes every new connection whose descriptor falls into the reserve."""
+    """Decides which connections may not be served because their descriptors fall into the reserve."""
 
     def __init__(self) -> None:
         self._complained_s: float | None = None
 
-    def refuses(self, transport: asyncio.Transport) -> bool:
-        """Whether a new connection may not be served. It is closed then, and a warning is logged once a minute."""
-        connection = transport.get_extra_info("socket")
-        if connection is None or connection.fileno() < _first_kept():  # the system assigns the lowest free number
+    def refuses(self, connection: socket.socket) -> bool:
+        """Whether a new connection must be closed. Logs a warning at most once a minute."""
+        if connection.fileno() < _first_kept():  # the system assigns the lowest free number
             return False
-        transport.abort()
-        self._complain()
-        return True
-
-    def _complain(self) -> None:
         now = time.monotonic()
         if self._complained_s is None or now - self._complained_s >= _COMPLAIN_EVERY_S:
             self._complained_s = now
             logger.warning("connections are refused: this process has too many files open (ulimit -n)")
+        return True
+
+
+class Listener(socket.socket):
+    """A listening socket of which asyncio accepts no connection in the reserve. uvloop accepts without this method."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._reserve = Reserve()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection and its address.
+
+        Raises:
+            ConnectionAbortedError: the connection was closed because too many files are open.
+            OSError: as in `socket.accept`.
+        """
+        connection, address = super().accept()
+        if self._reserve.refuses(connection):
+            connection.close()
+            raise ConnectionAbortedError("too many files are open")
+        return connection, address
 
 
 def _first_kept() -> int:

@@ -14,6 +14,7 @@ from stoker.errors import ConfigError, reason_of
 from stoker.server.access.hosts import is_local
 from stoker.server.access.keys import ApiKeys
 from stoker.server.config import ServerConfig
+from stoker.server.transport.descriptors import Listener
 
 BACKLOG = 2048
 """Maximum number of connections that wait to be accepted."""
@@ -84,7 +85,7 @@ def url_of(config: ServerConfig, listener: socket.socket) -> str:
 def _bind(config: ServerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets that name their protocol: without it, a body follows its head 40 ms later
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
@@ -103,7 +104,7 @@ def _unix_listener(config: ServerConfig) -> socket.socket:
     path = Path(config.unix_socket)
     if not hasattr(socket, "AF_UNIX"):
         raise ConfigError("this system has no Unix domain sockets", key="unix_socket")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_left_behind(path)
         listener.bind(str(path))

@@ -44,7 +44,9 @@ class ImpatientH11Protocol(H11Protocol):
         super().connection_made(transport)
         self._crowd = cast("dict[ImpatientH11Protocol, None]", self.app_state.setdefault(_CROWD, {}))
         reserve = cast("Reserve", self.app_state.setdefault(_RESERVE, Reserve()))
-        if reserve.refuses(transport):
+        connection = transport.get_extra_info("socket")
+        if connection is not None and reserve.refuses(connection):
+            transport.abort()
             return
         write = partial(_write_chunk, transport, self.flow)  # a method would keep a closed connection until the next gc
         self.app_state = {**self.app_state, ABORT: transport.abort, WRITE: write}

@@ -76,13 +76,17 @@ def serve(
             when_ready = partial(on_ready, url_of(config, listener))
             return model_server.ModelServer(app, registry, config, when_ready, on_stop, batches, loading)
 
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=_loop_factory(config)) as runner:
             runner.run(_serve(registry, server, listener))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Makes the event loop; None = the one of asyncio. uvloop's takes a seventh less CPU time for a token."""
-    if sys.platform == "win32":
+def _loop_factory(config: ServerConfig) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Makes the event loop; None = the one of asyncio. uvloop's takes a seventh less CPU time for a token.
+
+    With TLS, uvloop would hand over a connection only after its handshake: until then, nothing would bound the number
+    of connections.
+    """
+    if sys.platform == "win32" or config.tls_certificate:
         return None
     import uvloop  # only here, because Windows has no uvloop
 

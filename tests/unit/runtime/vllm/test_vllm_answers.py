@@ -202,8 +202,14 @@ REFUSALS: list[tuple[dict[str, Any], type[StokerError], str]] = [
 def test_stages_that_are_not_named_are_off(fake: Fake):
     async def test() -> None:
         async with fake.started() as runtime:
-            given: dict[str, Any] = {"top_k": 5, "top_p": 0.5, "repetition_penalty": 1.5, "xtc_probability": 0.5}
-            await answer(runtime, ask(**given, temperature=0.5, samplers=["min_p", "top_k", "adaptive_p"]))
+            given: dict[str, Any] = {
+                "top_k": 5,
+                "top_p": 0.5,
+                "repetition_penalty": 1.5,
+                "xtc_probability": 0.5,
+                "min_keep": 1,
+            }
+            await answer(runtime, ask(**given, temperature=0.5, samplers=["min_p", "top_k"]))
             without_xtc: dict[str, Any] = {**given, "xtc_probability": 0}
             await answer(runtime, ask(**without_xtc, temperature=0.5, samplers=["xtc", "top_p"]))
 

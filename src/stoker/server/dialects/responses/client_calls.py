@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from stoker.chat.answers import ToolCall
 from stoker.server.dialects.responses.client_tool_types import ClientCall, PatchCall
 from stoker.server.dialects.responses.client_tools import call_item
@@ -162,7 +165,7 @@ class PatchStream(CallStream):
         begun = [] if self._has_begun else self._begun()
         item = self.item(self.last_status)
         assert isinstance(item, PatchCall)
-        if not isinstance(item.operation.diff, str):
+        if self._lacks_diff or not isinstance(item.operation.diff, str):
             return [*begun, self._done()]
         place, number = self.place, self.place.number()
         ended = DiffDoneEvent(
@@ -171,7 +174,14 @@ class PatchStream(CallStream):
         return [*begun, ended, self._done()]
 
     def item(self, status: str) -> ClientCall | None:
-        return super().item(status) if self._has_begun or self._call.is_complete else None
+        item = super().item(status) if self._has_begun or self._call.is_complete else None
+        is_cut_off = self._lacks_diff and status != "in_progress"
+        return without_diff(item) if is_cut_off and isinstance(item, PatchCall) else item
+
+    @property
+    def _lacks_diff(self) -> bool:
+        """The call is cut off before the end of its diff. A client could apply a part of a diff."""
+        return not self._call.is_complete and "diff" not in self._known
 
     def _follow(self, piece: StringPiece) -> list[Event]:
         name = piece.path[0] if len(piece.path) == 1 else None
@@ -192,7 +202,7 @@ class PatchStream(CallStream):
 
     @property
     def _has_diff(self) -> bool:
-        return self._partial()["type"] != "delete_file"
+        return "".join(self._texts["type"]) != "delete_file"
 
     def _delta(self, text: str) -> Event:
         return PieceEvent(
@@ -205,6 +215,13 @@ class PatchStream(CallStream):
 
     def _partial(self) -> Mapping[str, Json]:
         return {name: "".join(pieces) for name, pieces in self._texts.items()}
+
+
+def without_diff(item: PatchCall) -> PatchCall:
+    """The call of `apply_patch` with an empty diff, if its operation has one."""
+    if item.operation.diff is UNSET:
+        return item
+    return replace(item, operation=replace(item.operation, diff=""))
 
 
 CALL_STREAMS: dict[str, type[CallStream]] = {

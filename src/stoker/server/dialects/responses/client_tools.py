@@ -109,12 +109,15 @@ def names_of_client_tools(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
     It is the type itself, unless a function or a custom tool of the request has this name.
     """
-    taken = {tool.get("name") for tool in tools if tool.get("type") in ("function", "custom")}
+    named = (tool.get("name") for tool in tools if tool.get("type") in ("function", "custom"))
+    taken = {name for name in named if isinstance(name, str)}
     return {kind: _free_name(kind, taken) for tool in tools if (kind := str(tool.get("type"))) in _TOOLS}
 
 
-def _free_name(name: str, taken: set[Any]) -> str:
-    return name if name not in taken else _free_name(f"{name}_tool", taken)
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_tool"
+    return name
 
 
 def client_function(tool: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
@@ -125,7 +128,9 @@ def client_function(tool: Mapping[str, Any], name: str, where: str) -> dict[str,
         UnsupportedParameter: the tool is used in a way that only OpenAI's servers have.
     """
     callers: object = tool.get("allowed_callers")
-    if callers and isinstance(callers, list) and "direct" not in callers:
+    if not isinstance(callers, list | None):
+        raise InvalidInput(f"`{where}.allowed_callers` must be a list", parameter=f"{where}.allowed_callers")
+    if callers and "direct" not in callers:
         message = (
             f"`{where}`: programs that call tools run only on OpenAI's servers; the model itself may call this one"
         )
@@ -217,6 +222,7 @@ def result_of_item(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     kept: dict[str, Any] = {"type": kind}
     if kind == "shell_call_output":
         shell = _converted({**item, "id": "", "call_id": ""}, ShellCallOutput, where)
+        _check_exit_codes(shell.output, f"{where}.output")
         kept |= {"output": msgspec.to_builtins(shell.output), "max_output_length": shell.max_output_length}
         content = "\n".join(map(_printed, shell.output))
     elif kind == "apply_patch_call_output":
@@ -226,11 +232,18 @@ def result_of_item(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": content, _CLIENT_RESULT: kept}
 
 
+def _check_exit_codes(outputs: Sequence[ShellOutput], where: str) -> None:
+    """Raises InvalidInput if a command ended, and its exit code is missing: it could have failed."""
+    for index, output in enumerate(outputs):
+        if output.outcome.type == "exit" and output.outcome.exit_code is UNSET:
+            path = f"{where}[{index}].outcome.exit_code"
+            raise InvalidInput(f"`{path}` is missing", parameter=path)
+
+
 def _printed(output: ShellOutput) -> str:
     """What a command printed, as a text for the model."""
     errors = f"[stderr]\n{output.stderr}" if output.stderr else ""
-    code = output.outcome.exit_code
-    end = "[timed out]" if output.outcome.type == "timeout" else f"[exit code {0 if code is UNSET else code}]"
+    end = "[timed out]" if output.outcome.type == "timeout" else f"[exit code {output.outcome.exit_code}]"
     return "\n".join([text.rstrip("\n") for text in (output.stdout, errors) if text] + [end])
 
 
@@ -345,6 +358,8 @@ def _converted(value: object, kind: type[T], where: str) -> T:
     """A value of a request as a type; null means that a field was not given."""
     try:
         return msgspec.convert(_without_nulls(value), kind)
+    except RecursionError:
+        raise InvalidInput(f"`{where}` is nested too deep", parameter=where) from None
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         path = f"{where}{path.rstrip('`')}"

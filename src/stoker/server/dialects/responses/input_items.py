@@ -88,10 +88,22 @@ def item_parts(stem: str, message: Message) -> Iterator[tuple[str, Message]]:
         return
     if message.content is not None or not message.tool_calls:
         yield f"msg_{stem}", replace(message, tool_calls=())
-    for number, call in enumerate(message.tool_calls):
-        reasoning = message.reasoning if message.content is None and number == 0 else None
-        prefix = ID_PREFIXES.get(client_tool_of(call), "fc" if _input_of(call) is None else "ctc")
-        yield f"{prefix}_{stem}_{number}", Message(role=message.role, tool_calls=(call,), reasoning=reasoning)
+    for number in range(len(message.tool_calls)):
+        yield _call_part(stem, message, number)
+
+
+def item_part(stem: str, message: Message, number: int | None) -> tuple[str, Message] | None:
+    """One of the items of `item_parts`: of the call with a number, or the first one. None = there is no such call."""
+    if number is None:
+        return next(item_parts(stem, message))
+    return _call_part(stem, message, number) if number < len(message.tool_calls) else None
+
+
+def _call_part(stem: str, message: Message, number: int) -> tuple[str, Message]:
+    call = message.tool_calls[number]
+    reasoning = message.reasoning if message.content is None and number == 0 else None
+    prefix = ID_PREFIXES.get(client_tool_of(call), "fc" if _input_of(call) is None else "ctc")
+    return f"{prefix}_{stem}_{number}", Message(role=message.role, tool_calls=(call,), reasoning=reasoning)
 
 
 def item_of(item_id: str, part: Message) -> InputItem:

@@ -23,6 +23,7 @@ from stoker.server.dialects.responses.client_tools import (
     result_of_item,
 )
 from stoker.server.dialects.responses.sealing import unsealed
+from stoker.server.dialects.responses.shelf import bytes_of
 from stoker.server.dialects.responses.tools import (
     flat_tools,
     full_name,
@@ -43,6 +44,9 @@ _SEALED = "reasoning.encrypted_content"
 
 _MAX_REFERENCES = 10_000
 """Maximum number of `item_reference` in a request: each one is looked up on the event loop."""
+
+_MAX_REFERENCED_BYTES = 64 * 2**20
+"""Maximum size of the messages that a request's references name; a message counts once for each reference."""
 
 FindItem: TypeAlias = Callable[[str, str], Message]
 """Finds a stored message by its id and by the path at which the request names it."""
@@ -75,10 +79,25 @@ def item_messages(items: Sequence[Mapping[str, Any]], where: str, find: FindItem
     """
     if sum(item.get("type") == "item_reference" for item in items) > _MAX_REFERENCES:
         raise InvalidInput(f"`{where}` has over {_MAX_REFERENCES} items of type item_reference", parameter=where)
-    raw = _with_reasoning(dict(_chat_messages(items, where, find)))
+    raw = _with_reasoning(dict(_chat_messages(items, where, _bounded(find))))
     if items and not raw:
         raise InvalidInput(f"`{where}` has no message in it", parameter=where)
     return tuple(message_from_dict(item, f"{where}[{index}]") for index, item in raw)
+
+
+def _bounded(find: FindItem) -> FindItem:
+    """The same search, which raises InvalidInput when all found messages together are too large."""
+    left = _MAX_REFERENCED_BYTES
+
+    def bounded(item_id: str, where: str) -> Message:
+        nonlocal left
+        message = find(item_id, where)
+        left -= bytes_of([message])
+        if left < 0:
+            raise InvalidInput("the items that are referred to are too large together", parameter=where)
+        return message
+
+    return bounded
 
 
 def conversation_id_of(wire: ResponsesRequest | ResponsePromptRequest) -> str | None:

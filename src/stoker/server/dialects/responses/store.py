@@ -16,10 +16,11 @@ import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound, UnsupportedParameter
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.client_calls import without_diff
 from stoker.server.dialects.responses.client_tool_types import ClientCall, LocalShellCall, PatchCall, ShellCall
 from stoker.server.dialects.responses.client_tools import client_call
 from stoker.server.dialects.responses.event_log import EventLog
-from stoker.server.dialects.responses.input_items import item_parts
+from stoker.server.dialects.responses.input_items import item_part
 from stoker.server.dialects.responses.reasoning_types import OutputReasoning
 from stoker.server.dialects.responses.shelf import Key, Shelf, bytes_of
 from stoker.server.dialects.responses.tools import full_name, namespace_of
@@ -38,9 +39,11 @@ logger = logging.getLogger(__name__)
 _ITEM_ID = re.compile(r"[a-z]+_(?P<owner>[0-9a-f]+).*", re.DOTALL)
 """Items of the output of a response, and of a conversation, have the id of its owner, without the prefix."""
 _RUNNING = ("queued", "in_progress")
+_LOG_SHARE = 8
+"""A log of events is stored up to this fraction of `max_stored_bytes`, as its denominator."""
 _INPUT_ID = re.compile(
     r"((msg|fco|ctco|sho|lsho|apco)_|(?P<call>fc|ctc|sh|lsh|apc)_)"
-    r"(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_[0-9]+)"
+    r"(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_(?P<number>0|[1-9][0-9]{0,8}))"
 )
 """Ids of the items of a response's input, see `item_parts`. Calls in the output have one number, not two."""
 
@@ -70,8 +73,9 @@ class Stored:
             return next((answer_of([item]) for item in self.response.output if item.id == item_id), None)
         if int(match["index"]) >= len(self.messages):
             return None
-        parts = item_parts(match["stem"], self.messages[int(match["index"])])
-        return next((message for part_id, message in parts if part_id == item_id), None)
+        number = None if match["number"] is None else int(match["number"])
+        part = item_part(match["stem"], self.messages[int(match["index"])], number)
+        return part[1] if part is not None and part[0] == item_id else None
 
     @property
     def answers(self) -> frozenset[str]:
@@ -114,10 +118,14 @@ def _call(item: OutputCall | OutputCustomCall | ClientCall) -> dict[str, Json]:
 
 def _cancelled(response: Response) -> Response:
     output = [
-        item if isinstance(item, PatchCall) else msgspec.structs.replace(item, status="incomplete")
+        _cut_off(item) if isinstance(item, PatchCall) else msgspec.structs.replace(item, status="incomplete")
         for item in response.output
     ]
     return msgspec.structs.replace(response, status="cancelled", output=output)
+
+
+def _cut_off(item: PatchCall) -> PatchCall:
+    return item if item.status == "completed" else without_diff(item)
 
 
 @dataclass(slots=True)
@@ -146,6 +154,7 @@ class ResponseStore:
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.shelf = Shelf(config, clock)
         """Holds ended responses, and conversations."""
+        self._max_log_bytes = config.max_stored_bytes // _LOG_SHARE
         self._jobs: dict[Key, _Job] = {}
         """Responses that run in the background; bounded by the engine, which runs or queues each of them."""
 
@@ -158,7 +167,11 @@ class ResponseStore:
         return self.shelf.is_off
 
     def put(self, owner: str, response: Response, messages: Sequence[Message], log: EventLog | None = None) -> None:
-        """Stores a response that has ended, unless it is larger than the limit of stored bytes."""
+        """Stores a response that has ended, unless it is larger than the limit of stored bytes.
+
+        A log that takes a large part of that limit is not stored: it contains the whole response several times.
+        """
+        log = None if log is not None and log.size_bytes > self._max_log_bytes else log
         self.shelf.put((owner, response.id), Stored(response, tuple(messages), log))
 
     def get(self, owner: str, response_id: str) -> Response:
@@ -195,11 +208,14 @@ class ResponseStore:
 
         Raises:
             ResponseNotFound: see `get`.
-            UnsupportedParameter: the response was not streamed in the background.
+            UnsupportedParameter: the response was not streamed in the background, or its events were too large.
         """
         log = (self._running((owner, response_id)) or self._find(owner, response_id)).log
         if log is None:
-            message = "`stream`: only a response with both `background` and `stream` can be streamed again"
+            message = (
+                "`stream`: this response was not made with both `background` and `stream`, or its events are no longer "
+                "kept: fetch it without `stream`"
+            )
             raise UnsupportedParameter(message, parameter="stream")
         return log
 
