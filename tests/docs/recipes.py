@@ -76,8 +76,8 @@ class TopA:
 
 ''',
             ),
-            Edit("sampling/sampler.py", "TopK, TopNSigma,", before="TopA, "),
-            Edit("sampling/sampler.py", "    MinP.compile,\n", before="    TopA.compile,\n"),
+            Edit("sampling/stages.py", "import XTC, MinP, Temperature, ", after="TopA, "),
+            Edit("sampling/stages.py", "MinP.compile,", before="TopA.compile, "),
             Edit(
                 "server/request/fields.py",
                 "    min_p: float | None = None\n",

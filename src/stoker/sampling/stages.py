@@ -27,15 +27,16 @@ _HISTORIES: Mapping[str, Callable[[SamplingParams, Vocabulary, Sequence[int]], H
     "penalties": Penalties.compile,
     "dry": Dry.compile,
 }
-_TRANSFORMS: Mapping[str, Callable[[SamplingParams], Transform | None]] = {
-    "top_n_sigma": TopNSigma.compile,
-    "top_k": TopK.compile,
-    "typ_p": TypicalP.compile,
-    "top_p": TopP.compile,
-    "min_p": MinP.compile,
-    "xtc": XTC.compile,
-    "temperature": Temperature.compile,
+_TRANSFORMS: Mapping[str, Sequence[Callable[[SamplingParams], Transform | None]]] = {
+    "top_n_sigma": (TopNSigma.compile,),
+    "top_k": (TopK.compile,),
+    "typ_p": (TypicalP.compile,),
+    "top_p": (TopP.compile,),
+    "min_p": (MinP.compile,),
+    "xtc": (XTC.compile,),
+    "temperature": (Temperature.compile,),
 }
+"""The transforms of each stage, in order. A transform that llama.cpp does not have shares the stage of another one."""
 _OF_MIROSTAT = ("penalties", "dry", "temperature")
 
 
@@ -79,8 +80,8 @@ def compile_stages(params: SamplingParams, vocabulary: Vocabulary, prompt: Seque
                 (late if transforms else edits).append(edit)
             if edit is not None and (transforms or not is_new):
                 transforms.append(Late(edit))
-        elif (stage := _transform(name, params, vocabulary)) is not None:
-            transforms.append(stage)
+        else:
+            transforms += _compiled(name, params, vocabulary)
     if _is_greedy(transforms):
         return Stages(tuple(edits), (), (), pick_largest)
     pick = compile_mirostat(params, vocabulary.size) or _adaptive(params) or pick_randomly
@@ -95,8 +96,12 @@ def _names(params: SamplingParams) -> Sequence[str]:
     return [name for name in USUAL if name != "infill" or params.infill]
 
 
-def _transform(name: str, params: SamplingParams, vocabulary: Vocabulary) -> Transform | None:
-    return Infill.compile(params, vocabulary) if name == "infill" else _TRANSFORMS[name](params)
+def _compiled(name: str, params: SamplingParams, vocabulary: Vocabulary) -> list[Transform]:
+    if name == "infill":
+        found = [Infill.compile(params, vocabulary)]
+    else:
+        found = [compile_transform(params) for compile_transform in _TRANSFORMS[name]]
+    return [transform for transform in found if transform is not None]
 
 
 def _is_greedy(transforms: Sequence[Transform]) -> bool:

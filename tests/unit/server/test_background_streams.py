@@ -142,8 +142,9 @@ def test_it_is_deleted_while_it_is_read():
     run(test())
 
 
-@pytest.mark.parametrize("fault", [EngineCrashed("died"), RuntimeError("a bug")])
-def test_a_stream_ends_if_the_response_fails(fault: Exception):
+@pytest.mark.parametrize("kind", [EngineCrashed, RuntimeError])
+def test_a_stream_ends_if_the_response_fails(kind: type[Exception]):
+    fault = kind("it broke")
     steps: list[Step] = ["a", fault]
     app = make_app(FakeRuntime(lambda submit: steps))
 
