@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
 
-from tests.e2e.conftest import serving
+from tests.e2e.scripts import serving_script
 
-TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
 PATCH = {"type": "update_file", "path": "a.py", "diff": '@@ def main():\n-    print("é")\n+    print("🙂")'}
 TOOLS: Any = [{"type": kind} for kind in ("shell", "local_shell", "apply_patch")]
 
@@ -33,11 +31,8 @@ SCRIPT: list[Any] = [
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("client_tools")
-    (folder / "script.json").write_text(json.dumps(SCRIPT))
-    options = ("--script", str(folder / "script.json"), "--chat-template-file", str(TEMPLATE))
-    with serving("scripted", *options, log=folder / "log") as server:
-        yield server.url
+    with serving_script(tmp_path_factory.mktemp("client_tools"), SCRIPT) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

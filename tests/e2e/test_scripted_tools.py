@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,10 +12,9 @@ import pytest
 from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
-from tests.e2e.conftest import serving
+from tests.e2e.scripts import serving_script
 from tests.waiting import BOUND_S, wait_for
 
-TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
 PATCH = '*** Begin Patch\n*** Add File: a.py\n+x = "é"\n*** End Patch'
 GRAMMAR = r"""
 start: begin hunk+ end
@@ -47,11 +45,8 @@ SCRIPT: list[Any] = [
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("custom")
-    (folder / "script.json").write_text(json.dumps(SCRIPT))
-    options = ("--script", str(folder / "script.json"), "--chat-template-file", str(TEMPLATE))
-    with serving("scripted", *options, log=folder / "log") as server:
-        yield server.url
+    with serving_script(tmp_path_factory.mktemp("custom"), SCRIPT) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
