@@ -75,6 +75,21 @@ class Channel:
         except zmq.Again as error:
             raise ModelNotLoaded("the engine process does not take commands", retry_after_s=1.0) from error
 
+    async def connected(self) -> None:
+        """Returns when the child has connected to the socket of commands. Before that, `send` fails.
+
+        The child connects to both sockets at once, but either connection can be made first.
+        """
+        descriptor = int(self._commands.get(zmq.FD))
+        has_changed = asyncio.Event()
+        self._loop.add_reader(descriptor, has_changed.set)
+        try:
+            while not int(self._commands.get(zmq.EVENTS)) & zmq.POLLOUT:
+                has_changed.clear()
+                await has_changed.wait()
+        finally:
+            self._loop.remove_reader(descriptor)
+
     async def receive(self) -> Frame:
         """Returns the next frame. Always yields to other tasks first. Only one task at a time may call it."""
         if self._take():

@@ -309,6 +309,7 @@ class Supervisor:
         return self.heartbeat.stalled_s - sum(max(0.0, end - max(begin, since)) for begin, end in self._naps)
 
     async def _hear(self, channel: Channel) -> None:
+        await channel.connected()
         while not (self._is_outdated or self._is_other_model):
             self._take(await channel.receive())
 

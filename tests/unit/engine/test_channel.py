@@ -1,4 +1,4 @@
-"""The parent's sockets when the system has no more to give."""
+"""The parent's sockets: a child that has not connected yet, and a system that has no more to give."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
 from stoker.engine.channel import Channel
+from stoker.engine.protocol import Shutdown
+from stoker.errors import ModelNotLoaded
+from tests.waiting import run
 
 
 @contextmanager
@@ -52,3 +56,25 @@ def test_without_descriptors_it_is_an_oserror_and_nothing_is_left(tmp_path: Path
         context.term()  # would wait for a socket that was left open
 
     asyncio.run(test())
+
+
+def test_commands_can_be_sent_once_the_child_is_connected_to_their_socket():
+    async def test() -> None:
+        with zmq.Context() as context, context.socket(zmq.PUSH) as events, context.socket(zmq.PULL) as commands:
+            channel = Channel(context)
+            try:
+                connected = asyncio.create_task(channel.connected())
+                events.connect(channel.events)
+                events.send(msgspec.msgpack.encode([]))
+                assert await channel.receive() == [], "the other connection may be made long before"
+                assert not connected.done()
+                with pytest.raises(ModelNotLoaded):
+                    channel.send(Shutdown())
+                commands.connect(channel.commands)
+                await connected
+                channel.send(Shutdown())
+                assert await asyncio.to_thread(commands.poll, 10_000)
+            finally:
+                channel.close()
+
+    run(test())
