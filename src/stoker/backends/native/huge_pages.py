@@ -55,7 +55,7 @@ def lies_in_small_pages(memory: mmap.mmap, smaps: Path = _SMAPS, enabled: Path =
         may_have = "[never]" not in enabled.read_text()
     except OSError:
         return False
-    return may_have and _measured_share(memory, smaps) < _ENOUGH
+    return may_have and measured_share(memory, smaps) < _ENOUGH
 
 
 def read_in_huge_pages(file: int) -> None:
@@ -87,10 +87,10 @@ def _mapped(file: int, start: int, num_bytes: int) -> mmap.mmap:
 
 def _share_of(file: int, start: int, num_bytes: int) -> float:
     with _mapped(file, start, num_bytes) as memory:
-        return _measured_share(memory, _SMAPS)
+        return measured_share(memory)
 
 
-def _measured_share(memory: mmap.mmap, smaps: Path) -> float:
+def measured_share(memory: mmap.mmap, smaps: Path = _SMAPS) -> float:
     """Reads the beginning of a mapping. See `huge_share`; 1 if the kernel does not say it."""
     values = np.frombuffer(memory, dtype=np.uint8)[:_READ_BYTES]
     for start in range(0, len(values), _PIECE_BYTES):

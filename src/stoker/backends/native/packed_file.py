@@ -48,6 +48,8 @@ _SUFFIX = ".stoker"
 _PART_NAME = re.compile(r"\.(\w+)\.\d+\.[0-9a-f]+\.part")
 _WAIT_S = 600.0
 """Longest wait for another process that packs the same model; then this process packs into its own memory."""
+_READ_WAIT_S = 60.0
+"""Longest wait for another process that reads the same file; then this process does not check its pages."""
 
 assert HEAD_BYTES % ALLOCATIONGRANULARITY == 0
 
@@ -133,9 +135,12 @@ class PackedStore:
         """Reads the packed file `name` before its mapping is used. Processes do this in turn, because the kernel may
         take small pages for a file that several processes read at once.
         """
-        with suppress(OSError, ValueError, LockTimeout), self._path(name).open("rb") as file:
-            with self._lock(name, _WAIT_S):
-                read_in_huge_pages(file.fileno())
+        with (
+            suppress(OSError, ValueError, LockTimeout),
+            self._path(name).open("rb") as file,
+            self._lock(name, _READ_WAIT_S),
+        ):
+            read_in_huge_pages(file.fileno())
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}{_SUFFIX}"
