@@ -70,6 +70,14 @@ async def results(client: Any, batch_id: str) -> dict[str, Any]:
     return {each.custom_id: each.result for each in found}
 
 
+async def recorded(folder: Path, count: int) -> Path:
+    """The file with the answers of the only unfinished batch, as soon as it has that number of lines."""
+    batches = folder / "batches"
+    await until(lambda: [path for path in batches.glob("*.jsonl") if path.read_bytes().count(b"\n") == count])
+    (path,) = batches.glob("*.jsonl")
+    return path
+
+
 def left_in(folder: Path) -> list[str]:
     """Names of the files of clients and batches in a folder."""
     return [path.name for path in folder.glob("*/*")]
@@ -109,7 +117,7 @@ async def test_replies_have_all_that_the_clients_types_need(tmp_path: Path) -> N
         http = http_of(setting)
         made = await http.post(URL, json={"requests": [request("a"), request("bad", max_tokens=-3), request("c")]})
         TypeAdapter[Any](MessageBatch).validate_python(made.json())
-        await until(lambda: len(runtime.submits) == 2)
+        await recorded(tmp_path / "f", 2)
         await http.post(f"{URL}/{made.json()['id']}/cancel")
         await ended(client_of(setting), made.json()["id"])
         TypeAdapter[Any](MessageBatch).validate_python((await http.get(f"{URL}/{made.json()['id']}")).json())
@@ -218,8 +226,7 @@ async def test_after_a_kill_what_has_its_answer_is_not_computed_again(tmp_path: 
     async with serving(tmp_path / "f", first) as setting:
         batch = await client_of(setting).messages.batches.create(requests=[request(name) for name in "abcd"])
         await until(lambda: len(first.submits) == 4)
-        (path,) = (tmp_path / "f" / "batches").glob("*.jsonl")
-        await until(lambda: path.read_bytes().count(b"\n") == 2)
+        path = await recorded(tmp_path / "f", 2)
     with path.open("ab") as file:
         file.write(b'{"id":"batch_req_1","custom_id":"c","resp')
     second = FakeRuntime(lambda submit: ["two"])
@@ -239,6 +246,7 @@ async def test_a_batch_is_cancelled_in_the_middle_and_then_deleted(tmp_path: Pat
         client = client_of(setting)
         batch = await client.messages.batches.create(requests=[request(name) for name in "abc"])
         await until(lambda: len(runtime.submits) == 3)
+        await recorded(tmp_path / "f", 1)
         with pytest.raises(anthropic.BadRequestError, match="not finished; cancel it first"):
             await client.messages.batches.delete(batch.id)
         with pytest.raises(anthropic.BadRequestError, match="no results yet"):
@@ -301,9 +309,7 @@ async def test_a_batch_that_takes_longer_than_a_day_ends_with_what_it_has(tmp_pa
     runtime = FakeRuntime(lambda submit: ["ok"] if said(submit) == "a" else [asyncio.Event(), "never"])
     async with serving(tmp_path / "f", runtime) as setting:
         batch = await client_of(setting).messages.batches.create(requests=[request("a"), request("b")])
-        await until(lambda: len(runtime.submits) == 2)
-        (path,) = (tmp_path / "f" / "batches").glob("*.jsonl")
-        await until(lambda: path.read_bytes().count(b"\n") == 1)
+        await recorded(tmp_path / "f", 1)
     setting = Setting(tmp_path / "f", runtime)
     setting.now += WINDOW_S + 1
     setting.batches.start()
@@ -475,6 +481,16 @@ async def test_the_requests_of_a_key_are_bounded(tmp_path: Path) -> None:
         await ended(client, batch.id)
         await until(lambda: not list((tmp_path / "f" / "files").glob("*-requests")))
         await client.messages.batches.create(requests=[request("b", system="x" * 600_000)])
+
+
+@live
+async def test_requests_that_grow_beyond_the_bound_on_disk_are_refused(tmp_path: Path) -> None:
+    sent = body(*({"custom_id": f"r{index}", "params": {}} for index in range(20_000)))
+    assert len(sent) < 2**20
+    async with serving(tmp_path / "f", max_mib=1) as setting:
+        reply = await http_of(setting).post(URL, content=sent)
+        assert (reply.status_code, "more than 1 MiB" in reply.text) == (400, True)
+        assert left_in(tmp_path / "f") == []
 
 
 @live
