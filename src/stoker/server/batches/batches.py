@@ -143,7 +143,7 @@ class Batches:
         return next((batch for batch in own if batch.input_file_id == file_id), None)
 
     async def cancel(self, owner: str, batch_id: str, *, is_of_messages: bool = False) -> BatchRecord:
-        """Cancels a batch; finished answers are kept. Does nothing if all requests of the batch are finished already.
+        """Cancels a batch; finished answers are kept. Does nothing if the output is being written already.
 
         Raises:
             BatchNotFound: see `get`.
