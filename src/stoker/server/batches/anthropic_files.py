@@ -46,8 +46,8 @@ def anthropic_file(record: FileRecord) -> AnthropicFile:
     """The JSON of a stored file."""
     return AnthropicFile(
         id=record.id,
-        created_at=_rfc3339(record.created_at),
-        expires_at=None if record.expires_at is None else _rfc3339(record.expires_at),
+        created_at=rfc3339(record.created_at),
+        expires_at=None if record.expires_at is None else rfc3339(record.expires_at),
         filename=record.filename,
         mime_type=_mime_type(record.filename),
         size_bytes=record.num_bytes,
@@ -59,7 +59,8 @@ def _mime_type(filename: str) -> str:
     return kind if kind is not None and encoding is None else "application/octet-stream"
 
 
-def _rfc3339(time_s: int) -> str:
+def rfc3339(time_s: int) -> str:
+    """A Unix time as Anthropic's clients expect it."""
     return datetime.fromtimestamp(time_s, UTC).isoformat()
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     httpx2 = lazy_module("httpx2")  # needed only by servers that compute batches
 
-_NOT_NOW = (429, 503)
+_NOT_NOW = (429, 503, 529)
 """Statuses that mean that the server has no room for the request at the moment."""
 _MAX_TRIES = 121
 _MAX_WAIT_S = 5.0
