@@ -184,6 +184,11 @@ class ResponseWriter(Writer):
         self._response = _replace(self._response, status="failed", error=failure, output=self._output("incomplete"))
         return _encoded([self._response_event("response.failed")])
 
+    def break_off(self, error: StokerError) -> bytes:
+        """Like `fail`, after a bug: without the item that was being written, because the bug may be in this item."""
+        self._open = None
+        return self.fail(error)
+
     def whole(self, answers: Sequence[Delta]) -> Response:
         (answer,) = answers
         self._follow(answer)
