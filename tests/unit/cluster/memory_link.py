@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 
 from stoker.cluster.messages import Order, Report, decode_orders, decode_reports, encode
@@ -31,6 +31,9 @@ class MemoryLink:
         self.num_told = 0
         """How often orders, or none, have arrived."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def delay(self, on_part: Callable[[], None]) -> None:
+        """What happens before orders arrive: nothing. A test may replace it."""
 
     def join(self) -> Session:
         """Another front is connected to the same replica."""
@@ -69,10 +72,12 @@ class MemoryLink:
                     frame = kept
                 yield decode_reports(encode(frame))
 
-    async def tell(self, orders: list[Order]) -> None:
+    async def tell(self, orders: list[Order], on_part: Callable[[], None]) -> None:
         if self.is_frozen:
             await asyncio.Event().wait()
         assert self.session is not None
+        await self.delay(on_part)
         self.orders += orders
         self.num_told += 1
         self.session.obey(decode_orders(encode(orders)))
+        on_part()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -150,6 +150,26 @@ def test_replica_that_falls_silent_is_lost(monkeypatch: pytest.MonkeyPatch):
             pair.link.is_frozen = True
             with pytest.raises(EngineCrashed, match="said nothing"):
                 await anext(events)
+
+    run(test())
+
+
+def test_orders_may_take_as_long_as_their_parts_arrive(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "BEAT_S", 0.01)
+
+    async def test() -> None:
+        async with Pair(silence_s=0.4) as pair:
+
+            async def delay(on_part: Callable[[], None]) -> None:
+                for _ in range(remotes._STEPS):
+                    wanted = pair.remote._steps_told + 2
+                    await until(lambda wanted=wanted: pair.remote._steps_told >= wanted)
+                    on_part()
+
+            monkeypatch.setattr(pair.link, "delay", delay)
+            events = pair.remote.generate(SUBMIT)
+            assert isinstance(await anext(events), Accepted)
+            await events.aclose()
 
     run(test())
 
