@@ -379,6 +379,41 @@ async def test_forms_are_read_as_they_should_be(tmp_path: Path, headers: Any, bo
     assert not list((tmp_path / "f").rglob("*.part"))
 
 
+@pytest.mark.parametrize(
+    ("headers", "mime_type"),
+    [
+        (b"content-type: Text/X-Notes; charset=utf-8\r\n", "text/x-notes"),
+        (b"", "application/pdf"),
+        (b"content-type: application/octet-stream\r\n", "application/octet-stream"),
+        (b"content-type: text\r\n", "application/pdf"),
+        (b'content-type: text/"<script>\r\n', "application/pdf"),
+        (b"content-type: text/\xff\r\n", "application/pdf"),
+        (b"content-type: text/" + b"x" * 200 + b"\r\n", "application/pdf"),
+    ],
+    ids=["given", "none", "unknown bytes", "no subtype", "not allowed characters", "not ASCII", "too long"],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+@live
+async def test_the_mime_type_of_a_file_is_kept(
+    tmp_path: Path, headers: bytes, mime_type: str, *, is_first: bool
+) -> None:
+    disposition = b'content-disposition: form-data; name="file"; filename="f.pdf"\r\n'
+    head = headers + disposition if is_first else disposition + headers
+    other = b'--x\r\ncontent-type: text/plain\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+    mine = {"authorization": "Bearer sk-alice", "anthropic-version": "2023-06-01"}
+    body = b"--x\r\n" + head + b"\r\nabc\r\n" + other + END
+    for _ in range(2):
+        async with serving(tmp_path / "f") as setting:
+            transport = httpx2.ASGITransport(app=setting.app)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+                if body:
+                    reply = await client.post("/v1/files", content=body, headers=FORM | mine)
+                    assert reply.json()["mime_type"] == mime_type
+                (file,) = (await client.get("/v1/files", headers=mine)).json()["data"]
+                assert file["mime_type"] == mime_type
+        body = b""
+
+
 @live
 async def test_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_module, "MAX_FILE_BYTES", 100_000)

@@ -65,7 +65,7 @@ async def _parse(stream: AsyncIterator[bytes], boundary: bytes, files: FileStore
         if len(form.data) >= _BUFFER_BYTES:
             await _flush(form, files, upload)
     await _flush(form, files, upload)
-    upload.filename = form.checked_filename()
+    upload.filename, upload.mime_type = form.checked_filename(), form.mime_type
     upload.fields = {name: values[-1] for name, values in form.texts().items()}
 
 
