@@ -285,14 +285,6 @@ def _real(low: float, high: float) -> Checked:
     return lambda name, value: _in_range(name, real_number(name, value), low, high)
 
 
-def _target(name: str, value: object) -> float:
-    """A probability; or any negative number, of which one is as good as another."""
-    target = real_number(name, value)
-    if not target <= 1:
-        raise InvalidInput(f"`{name}` must be from 0 to 1, or negative to disable it, not {target}", parameter=name)
-    return max(target, -1)
-
-
 def _in_range(name: str, value: float, low: float, high: float) -> float:
     if not low <= value <= high:
         raise InvalidInput(f"`{name}` must be between {low} and {high}, not {value}", parameter=name)
@@ -323,7 +315,7 @@ _CHECKED: dict[str, Checked] = {
     "mirostat": _whole(0, 2),
     "mirostat_tau": _real(0, 1000),
     "mirostat_eta": _real(0, 1000),
-    "adaptive_target": _target,
+    "adaptive_target": lambda name, value: _in_range(name, max(real_number(name, value), -1), -1, 1),
     "adaptive_decay": _real(0, 0.99),
     "min_keep": _whole(0, _MAX_INT),
     "samplers": sampler_names,

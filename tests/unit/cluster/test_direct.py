@@ -153,17 +153,19 @@ class Place:
         self.serving = asyncio.ensure_future(self._serve(ticket, frames))
         while True:
             frame = await frames.get()
-            if isinstance(hello := frame[0], Hello) and self.refusing_port:
-                frame[0] = msgspec.structs.replace(
-                    hello, ticket=msgspec.structs.replace(ticket, port=self.refusing_port)
-                )
-            elif isinstance(hello, Hello) and self.relays:
-                self.relay = Relay(ticket.port)
-                if self.is_interrupted:
-                    self.relay.is_open.clear()
-                way = msgspec.structs.replace(ticket, port=await self.relay.open())
+            if isinstance(hello := frame[0], Hello):
+                way = msgspec.structs.replace(ticket, port=await self._port(ticket.port))
                 frame[0] = msgspec.structs.replace(hello, ticket=way)
             yield frame
+
+    async def _port(self, port: int) -> int:
+        """The port that the front connects to."""
+        if not self.relays:
+            return self.refusing_port or port
+        self.relay = Relay(port)
+        if self.is_interrupted:
+            self.relay.is_open.clear()
+        return await self.relay.open()
 
     async def reports(self) -> AsyncGenerator[list[Report], None]:
         async with aclosing(self._through_ray()) as frames, aclosing(self.front.all_of(frames)) as reports:

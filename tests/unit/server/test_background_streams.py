@@ -173,7 +173,7 @@ def test_a_response_that_fails_says_so(
 
 
 def test_a_response_ends_even_if_its_item_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
-    def broken(self: object, status: str) -> None:
+    def broken(self: Any, status: str) -> Any:
         if status != "in_progress":
             raise RuntimeError("no item")
         return item(self, status)
