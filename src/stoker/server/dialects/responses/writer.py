@@ -177,7 +177,10 @@ class ResponseWriter(Writer):
         return _encoded([*events, self._response_event("response.in_progress")])
 
     def push(self, delta: Delta) -> bytes:
-        return _encoded(self._follow(delta))
+        events = _encoded(self._follow(delta))
+        if delta.is_last:
+            self.settle()
+        return events
 
     def fail(self, error: StokerError, scope: Scope | None = None) -> bytes:
         failure = ResponseError(error.code, error.message)
@@ -194,6 +197,9 @@ class ResponseWriter(Writer):
         self._follow(answer)
         return self.snapshot()
 
+    def settle(self) -> None:
+        self._keep(self.snapshot())
+
     def _follow(self, delta: Delta) -> list[Event]:
         self._logprobs.push(delta.output)
         events: list[Event] = []
@@ -205,7 +211,6 @@ class ResponseWriter(Writer):
             self._logprobs.rest()
         if delta.is_last:
             events += self._end(delta.output)
-            self._keep(self.snapshot())
         return events
 
     def _part(self, part: Part) -> list[Event]:
