@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,12 @@ import pytest
 
 from stoker.engine.protocol import Submit
 from stoker.errors import ConfigError
+from stoker.server.batches import batches as batches_module
+from stoker.server.batches import run as run_module
 from stoker.server.batches import upload as upload_module
 from stoker.server.batches.batches import PRIORITY, WINDOW_S, Batches
 from stoker.server.batches.files import FileStore, owner_tag
+from stoker.server.batches.lines import body_of
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
 from tests.unit.runtime.fake_models import live
@@ -303,6 +307,7 @@ async def test_a_batch_that_takes_longer_than_a_day_ends_with_what_it_has(tmp_pa
         ([line("a", background=True)], 1, "`background` must be left out"),
         ([line("a").replace(b"/v1/completions", b"/v1/embeddings")], 1, "POST /v1/embeddings is none of"),
         ([b"\n"], None, "holds no request"),
+        ([line("a", deep=0).replace(b'"deep": 0', b'"deep": ' + b"[" * 9_999 + b"]" * 9_999)], 1, "nested too deeply"),
     ],
 )
 @live
@@ -342,6 +347,80 @@ async def test_answers_that_do_not_fit_end_the_batch_and_are_kept(tmp_path: Path
         assert done.status == "failed"
         assert "more than 1 MiB" in done.errors.data[0].message
         assert len(await answers(client, done.output_file_id)) == done.request_counts.completed > 0
+
+
+@live
+async def test_a_batch_with_a_bug_fails_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(batches_module, "run_batch", run)
+        raise RuntimeError(prompt)
+
+    prompt = "words of a prompt"
+    run = batches_module.run_batch
+    monkeypatch.setattr(batches_module, "run_batch", broken)
+    async with serving(tmp_path / "f") as setting:
+        client = setting.client()
+        first, second = await begin(client, line("a")), await begin(client, line("b"))
+        failed, done = await ended(client, first.id), await ended(client, second.id)
+    assert (failed.status, done.status) == ("failed", "completed")
+    (fault,) = failed.errors.data
+    assert fault.code == "internal_error"
+    assert "RuntimeError" in caplog.text
+    assert prompt not in caplog.text + fault.message
+
+
+@live
+async def test_damaged_answers_fail_a_batch(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    runtime = FakeRuntime(lambda submit: ["ok"] if submit.prompt == "a" else [gate, "ok"])
+    async with serving(tmp_path / "f", runtime) as setting:
+        client = setting.client()
+        batch = await begin(client, line("a"), line("b"))
+        await when(client, batch.id, lambda found: found.request_counts.completed == 1)
+        (path,) = (tmp_path / "f" / "batches").glob("*.jsonl")
+        path.write_bytes(b"damaged\n")
+        gate.set()
+        done = await ended(client, batch.id)
+    assert (done.status, done.errors.data[0].code) == ("failed", "internal_error")
+
+
+@live
+async def test_a_batch_whose_end_could_not_be_written_is_finished_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
+    async with serving(tmp_path / "f") as setting:
+        put, num_refused = setting.files.batches.put, 0
+
+        async def full(record: Any) -> None:
+            nonlocal num_refused
+            if record.status != "validating" and num_refused < 5:
+                num_refused += 1
+                raise OSError(28, "No space left on device")
+            await put(record)
+
+        monkeypatch.setattr(setting.files.batches, "put", full)
+        client = setting.client()
+        done = await ended(client, (await begin(client, line("a"))).id)
+        assert num_refused == 5
+        assert done.status in ("completed", "failed")
+
+
+@live
+async def test_long_lines_are_read_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def noted(*args: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return body_of(*args)
+
+    monkeypatch.setattr(run_module, "body_of", noted)
+    async with serving(tmp_path / "f") as setting:
+        client = setting.client()
+        await ended(client, (await begin(client, line("a"))).id)
+    assert threads != [threading.get_ident()]
 
 
 FORM = {"content-type": "multipart/form-data; boundary=x", "authorization": "Bearer sk-alice"}
