@@ -45,7 +45,7 @@ class CustomInput:
             return ""
         try:
             values: Json = json.loads(self._held)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self._held
         value = values.get(INPUT) if isinstance(values, dict) else None
         return value if isinstance(value, str) else self._held
