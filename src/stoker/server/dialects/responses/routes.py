@@ -19,7 +19,7 @@ from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.event_log import EventLog
-from stoker.server.dialects.responses.input_items import input_items, page_of
+from stoker.server.dialects.responses.input_items import input_parts, page_of
 from stoker.server.dialects.responses.input_types import InputItems
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import (
@@ -169,8 +169,8 @@ async def cancel(call: Call[None]) -> HTTPResponse:
     reply=InputItems,
 )
 async def list_input_items(call: Call[None]) -> HTTPResponse:
-    items = input_items(_response_id(call), stored_responses(call).input_of(call.owner, _response_id(call)))
-    return json_response(page_of(items, call.query))
+    messages = stored_responses(call).input_of(call.owner, _response_id(call))
+    return json_response(page_of(input_parts(_response_id(call), messages), call.query))
 
 
 def _response_id(call: Call[None]) -> str:

@@ -64,7 +64,7 @@ class Stored:
         return (*self.messages, answer_of(self.response.output))
 
     def find(self, item_id: str) -> Message | None:
-        """The message of an item, see `input_items`; None if there is none.
+        """The message of an item, see `input_parts`; None if there is none.
 
         The id of an input item contains the index of its message, so no items are built: a request may refer to
         thousands.
