@@ -130,6 +130,8 @@ class RemoteEngine:
             self._hello = asyncio.get_running_loop().create_future()
             parts = (self._listen(), self._keep_telling(), self._watch())
             self._tasks = [asyncio.ensure_future(part) for part in parts]
+            for task in self._tasks:
+                task.add_done_callback(self._note_fault)
         hello = await asyncio.shield(self._hello)
         if self._template is None:
             self.node, self._kv_events, self._health = hello.node, hello.kv_events, None
@@ -275,6 +277,12 @@ class RemoteEngine:
 
     def _note_part(self) -> None:
         self._steps_told = 0
+
+    def _note_fault(self, task: asyncio.Task[None]) -> None:
+        """Ends this runtime after a bug, such as a report of another version that cannot be read."""
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("the connection to a replica on %s failed", self.node or "a node", exc_info=fault)
+            self._lose(f"cannot be understood: {type(fault).__name__}")
 
     def _lose(self, reason: str) -> None:
         if self._beat.state not in (_LOST, "closed"):

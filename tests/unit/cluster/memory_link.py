@@ -42,9 +42,9 @@ class MemoryLink:
         self.others.append(Session(self._runtime, self._node, lambda: [mine]))
         return self.others[-1]
 
-    def break_off(self) -> None:
-        """As when the replica's process is killed."""
-        self._broken.set_exception(LinkBroken("was killed"))
+    def break_off(self, error: Exception | None = None) -> None:
+        """As when the replica's process is killed, or with another error."""
+        self._broken.set_exception(error or LinkBroken("was killed"))
 
     async def reports(self) -> AsyncGenerator[list[Report], None]:
         blocks = BlockFollower(self._runtime)

@@ -134,6 +134,19 @@ def test_one_that_comes_later_gets_requests():
     play(cluster, test())
 
 
+def test_replicas_are_found_after_a_bug_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(fleets, "_RETRY_S", 0.001)
+    cluster = Cluster("a")
+
+    async def test() -> None:
+        cluster.present = None  # type: ignore[assignment]
+        await until(lambda: "cannot be checked" in caplog.text)
+        cluster.present = {"a", "b"}
+        await until(lambda: ready(cluster) == 2)
+
+    play(cluster, test())
+
+
 def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new():
     cluster = Cluster("a", "b")
 

@@ -174,6 +174,19 @@ def test_orders_may_take_as_long_as_their_parts_arrive(monkeypatch: pytest.Monke
     run(test())
 
 
+def test_replica_whose_reports_cannot_be_understood_is_lost_at_once(caplog: pytest.LogCaptureFixture):
+    async def test() -> None:
+        async with Pair() as pair:
+            events = await begun(pair)
+            pair.link.break_off(ValueError("of another version"))
+            with pytest.raises(EngineCrashed, match="ValueError"):
+                await anext(events)
+            assert pair.remote.is_lost
+
+    run(test())
+    assert "of another version" in caplog.text
+
+
 def test_front_that_falls_silent_loses_what_it_had_open(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sessions, "BEAT_S", 0.01)
     monkeypatch.setattr(sessions, "PATIENCE_S", 0.1)
