@@ -178,7 +178,13 @@ class ClusterFleet:
         self._ids[replica] = replica_id
         task = asyncio.create_task(self._start(replica, replica_id), name=f"stoker-connect-{replica_id}")
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(lambda task: self._note_start(replica, task))
+
+    def _note_start(self, replica: Replica, task: asyncio.Task[None]) -> None:
+        self._connecting.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("replica %d cannot be connected to", replica.number, exc_info=fault)
+            self._let_go(replica)
 
     async def _start(self, replica: Replica, replica_id: str) -> None:
         try:
