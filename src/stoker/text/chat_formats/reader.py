@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from itertools import groupby
 
 from msgspec.structs import replace
 
@@ -233,11 +234,11 @@ def read_whole(
 def _joined(events: Iterable[Event]) -> list[Event]:
     """The events, with neighbors of the same text-carrying kind merged."""
     joined: list[Event] = []
-    for event in events:
-        last = joined[-1] if joined else None
-        if isinstance(event, Reasoning | Content | CallArguments) and type(last) is type(event):
-            assert isinstance(last, Reasoning | Content | CallArguments)
-            joined[-1] = replace(last, text=last.text + event.text)
+    for _, alike in groupby(events, type):
+        first, *others = alike
+        if isinstance(first, Reasoning | Content | CallArguments):
+            pieces = [event.text for event in others if isinstance(event, Reasoning | Content | CallArguments)]
+            joined.append(replace(first, text="".join([first.text, *pieces])))
         else:
-            joined.append(event)
+            joined += [first, *others]
     return joined
