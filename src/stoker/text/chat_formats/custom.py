@@ -11,8 +11,7 @@ INPUT = "input"
 """Name of the only argument of a custom tool, which models see as a function."""
 
 _OPENING = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-_MAX_OPENING_CHARS = 256
-"""Maximum length of `_OPENING` that is looked for. Text after a longer one is decoded when the call is complete."""
+_MAX_OPENING_CHARS = 256  # text after a longer opening is decoded when the call is complete
 CHARACTERS = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4}|(?=[^\\]|\\[^u])))*',
     re.DOTALL,
@@ -26,8 +25,7 @@ class CustomInput:
     def __init__(self) -> None:
         self._held = ""
         self._has_begun = False
-        self._others: list[str] = []
-        """The pieces of other JSON than `{"input": …`."""
+        self._others: list[str] = []  # pieces of JSON without `_OPENING`
 
     def push(self, arguments: str) -> str:
         """Takes the next piece of the JSON; returns the text that it adds."""
@@ -56,8 +54,7 @@ class CustomInput:
             values: Json = json.loads(text)
         except (ValueError, RecursionError):
             return text
-        value = values.get(INPUT) if isinstance(values, dict) else None
-        return value if isinstance(value, str) else text
+        return value if isinstance(values, dict) and isinstance(value := values.get(INPUT), str) else text
 
 
 def decoded(escaped: str) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-
-from msgspec.structs import replace
+from typing import cast
 
 from stoker.text.chat_formats.calls import Calls, NotACall
 from stoker.text.chat_formats.events import CallArguments, Content, Event, Reasoning
@@ -234,11 +233,9 @@ def read_whole(
 def _joined(events: Iterable[Event]) -> list[Event]:
     """The events, with neighbors of the same text-carrying kind merged."""
     joined: list[Event] = []
-    for _, alike in groupby(events, type):
-        first, *others = alike
-        if isinstance(first, Reasoning | Content | CallArguments):
-            pieces = [event.text for event in others if isinstance(event, Reasoning | Content | CallArguments)]
-            joined.append(replace(first, text="".join([first.text, *pieces])))
+    for kind, alike in groupby(events, type):
+        if issubclass(kind, Reasoning | Content | CallArguments):
+            joined.append(kind("".join(event.text for event in cast("Iterator[Content]", alike))))
         else:
-            joined += [first, *others]
+            joined += alike
     return joined
