@@ -21,7 +21,7 @@ class AnthropicFile(msgspec.Struct, frozen=True, kw_only=True):
     """Time in RFC 3339."""
     filename: str
     mime_type: str
-    """MIME type, guessed from the file's name."""
+    """MIME type as the client gave it, otherwise guessed from the file's name."""
     size_bytes: int
     expires_at: str | None
     downloadable: bool = True
@@ -49,12 +49,12 @@ def anthropic_file(record: FileRecord) -> AnthropicFile:
         created_at=rfc3339(record.created_at),
         expires_at=None if record.expires_at is None else rfc3339(record.expires_at),
         filename=record.filename,
-        mime_type=_mime_type(record.filename),
+        mime_type=record.mime_type or _guessed(record.filename),
         size_bytes=record.num_bytes,
     )
 
 
-def _mime_type(filename: str) -> str:
+def _guessed(filename: str) -> str:
     kind, encoding = mimetypes.guess_type(f"x{PurePosixPath(filename).suffix}")  # a whole name is read as a URL
     return kind if kind is not None and encoding is None else "application/octet-stream"
 

@@ -21,7 +21,9 @@ from stoker.server.batches.outputs import Written, discard_answers, write_output
 from stoker.server.batches.records import MESSAGES_URL, BatchFault, BatchRecord, BatchStatus
 from stoker.server.batches.results import open_results
 from stoker.server.batches.run import run_batch
+from stoker.server.errors import internal_error_body
 from stoker.server.observe.account import account_of
+from stoker.server.observe.bug_log import log_bug
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,8 @@ MAX_MESSAGES = 100_000
 _MAX_RUNNING = 4
 """Maximum number of batches that are computed at the same time, each of another owner."""
 WINDOW_S = 86_400
-_RETRY_S = 1.0
+_RETRY_S = 60.0
+"""Seconds after which a batch whose state could not be written is tried again."""
 
 
 class Batches:
@@ -59,6 +62,8 @@ class Batches:
         self._counts: dict[str, tuple[int, int]] = {}
         """Number of answered requests of each running batch, and how many of them failed."""
         self._app: ASGIApp | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        """The last retry that was planned."""
         self._is_closed = False
 
     def serve_with(self, app: ASGIApp) -> None:
@@ -72,6 +77,8 @@ class Batches:
     async def close(self) -> None:
         """Stops the running batches, which the next process resumes. Calling it twice is allowed."""
         self._is_closed = True
+        if self._retry is not None:
+            self._retry.cancel()
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -236,7 +243,9 @@ class Batches:
         self._counts.pop(batch_id, None)
         if not task.cancelled() and (fault := task.exception()) is not None:
             logger.error("the batch %s could not be kept: %s", batch_id, type(fault).__name__)
-            return  # the disk fails, so an immediate retry would fail too
+            if not self._is_closed:  # the disk fails, so an immediate retry would fail too
+                self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._start_next)
+            return
         self._start_next()
 
     async def _run(self, batch: BatchRecord) -> None:
@@ -248,9 +257,8 @@ class Batches:
                     await self._compute(batch)
         except TimeoutError:
             end = "expired"
-        except (StokerError, OSError) as error:
-            logger.warning("the batch %s failed: %s", batch.id, error)
-            end, faults = "failed", (_fault(error),)
+        except Exception as error:  # noqa: BLE001  # no HTTP request waits for the batch, so no other border sees it
+            end, faults = "failed", (_fault(batch, error),)
         except asyncio.CancelledError:
             if self._is_closed:
                 raise
@@ -261,9 +269,8 @@ class Batches:
             batch = await self._enter(batch, "finalizing")
         try:
             await self._finish(batch, end, faults)
-        except (StokerError, OSError) as error:
-            logger.warning("the answers of the batch %s cannot be kept: %s", batch.id, error)
-            await self._enter(batch, "failed", faults=(*faults, _fault(error)))
+        except Exception as error:  # noqa: BLE001  # as above
+            await self._enter(batch, "failed", faults=(*faults, _fault(batch, error)))
 
     async def _compute(self, batch: BatchRecord) -> BatchRecord:
         assert self._app is not None, "started without an application"
@@ -310,7 +317,13 @@ class Batches:
         return await write_outputs(self.files, batch)
 
 
-def _fault(error: StokerError | OSError) -> BatchFault:
+def _fault(batch: BatchRecord, error: Exception) -> BatchFault:
+    """What the owner of a batch is told of its failure, which is logged."""
+    if not isinstance(error, StokerError | OSError):
+        log_bug(logger, f"the batch {batch.id}", error)
+        bug = internal_error_body().error
+        return BatchFault(bug.code or "", bug.message)
+    logger.warning("the batch %s failed: %s", batch.id, error)
     if isinstance(error, StokerError):
         line = error.fields.get("line")
         return BatchFault(error.code, error.message, line if isinstance(line, int) else None)

@@ -43,6 +43,8 @@ class Upload:
     file: BinaryIO
     num_bytes: int = 0
     filename: str = ""
+    mime_type: str = ""
+    """MIME type that the client gives; empty = none."""
     fields: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -186,6 +188,7 @@ class FileStore:
             filename=filename,
             purpose=purpose,
             num_bytes=upload.num_bytes,
+            mime_type=upload.mime_type,
             created_at=now,
             expires_at=None if lives_s is None else now + lives_s,
         )

@@ -123,6 +123,8 @@ def _checked(raw: bytes, offset: int, number: int, name: str, urls: Sequence[str
         line = msgspec.json.decode(raw, type=_Line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         _refuse(name, number, str(error))
+    except RecursionError:
+        _refuse(name, number, "it is nested too deeply")
     if line.method != "POST" or line.url not in urls:
         _refuse(name, number, f"{line.method} {line.url} is none of POST {', '.join(urls)}")
     for field, reason in unsuited(line.body):

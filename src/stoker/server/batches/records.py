@@ -32,6 +32,8 @@ class FileRecord(msgspec.Struct, kw_only=True, frozen=True):
     num_bytes: int
     created_at: int
     expires_at: int | None = None
+    mime_type: str = ""
+    """MIME type that the client gave; empty = none."""
 
 
 class BatchFault(msgspec.Struct, frozen=True):

@@ -78,7 +78,8 @@ class _Asking:
 
 async def _work(asking: _Asking, left: Iterator[BatchLine], results: Results, advance: Callable[[], None]) -> None:
     for line in left:
-        response = await _answer(asking, line.url, body_of(asking.source, line))
+        body = await asyncio.to_thread(body_of, asking.source, line)  # up to 64 MiB
+        response = await _answer(asking, line.url, body)
         results.add(Result(custom_id=line.custom_id, response=_recorded(response)))
         advance()
 

@@ -109,7 +109,7 @@ async def _parse(stream: AsyncIterator[bytes], boundary: bytes, files: FileStore
         if len(form.data) >= _BUFFER_BYTES:
             await _flush(form.data, files, upload, MAX_FILE_BYTES)
     await _flush(form.data, files, upload, MAX_FILE_BYTES)
-    upload.filename = form.checked_filename()
+    upload.filename, upload.mime_type = form.checked_filename(), form.mime_type
     upload.fields = {name: values[-1] for name, values in form.texts().items()}
 
 
