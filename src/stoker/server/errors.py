@@ -76,6 +76,7 @@ _HINTS = {
     "/v1/v1/": "leave `/v1` out of the client's base URL: it adds it by itself",
     "/v1/api/": "leave `/v1` out of the client's base URL: Ollama's API has none",
     "/api/api/": "leave `/api` out of the client's base URL: it adds it by itself",
+    "/openai/openai/": "leave `/openai` out of the client's endpoint: it adds it by itself",
     "//": "the client's base URL ends with one slash too many",
     "/api/blobs/": "files are not uploaded; put them on the server, and use `stoker create` there",
     "/api/push": "models are not uploaded to a registry",
