@@ -83,8 +83,17 @@ class InputCustomCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field
     status: str = "completed"
 
 
+class InputCompaction(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
+    """A summary that stands for a part of the conversation."""
+
+    id: str
+    encrypted_content: str
+    """The summary as one opaque text, which is not encrypted."""
+
+
 InputItem: TypeAlias = (
     InputMessage
+    | InputCompaction
     | InputCall
     | InputCustomCall
     | InputCallOutput

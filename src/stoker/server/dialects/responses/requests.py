@@ -24,6 +24,7 @@ from stoker.server.dialects.responses.client_tools import (
 )
 from stoker.server.dialects.responses.sealing import unsealed
 from stoker.server.dialects.responses.shelf import bytes_of
+from stoker.server.dialects.responses.summaries import since_summary, summary_in, summary_message
 from stoker.server.dialects.responses.tools import (
     flat_tools,
     full_name,
@@ -136,7 +137,7 @@ def response_request(
     _check_background(wire)
     sampling = sampling_params(wire, _logprobs(wire))
     grammar = response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
-    asked = replace(_asked(wire, messages), grammar=grammar)
+    asked = replace(asked_conversation(wire, messages), grammar=grammar)
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
     plan = planned(recalled(asked, caller.thoughts), runtime)
@@ -155,15 +156,16 @@ def response_counting(
 
     Errors are those of `response_request`.
     """
-    return prompt_question(recalled(_asked(wire, messages), thoughts), runtime)
+    return prompt_question(recalled(asked_conversation(wire, messages), thoughts), runtime)
 
 
-def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:
+def asked_conversation(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:
+    """The conversation with the instructions and tools of a request. Errors are those of `response_request`."""
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     effort = wire.reasoning.effort if wire.reasoning is not None else None
     names = names_of_client_tools(wire.tools or ())
     return Conversation(
-        messages=[*instructions, *plain_messages(messages, names)],
+        messages=[*instructions, *plain_messages(since_summary(messages), names)],
         tools=tools_of(flat_tools(wire.tools or (), names), own_choice(wire.tool_choice, names)),
         thinking=Thinking(is_on=False if effort == "none" else None, is_preference=True),
         template_kwargs=template_kwargs(wire.chat_template_kwargs, effort),
@@ -217,6 +219,8 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
             return {**message_to_dict(message), "content": message.content, **calls}
         case "reasoning":
             return {"reasoning": _reasoning(item, where)}
+        case "compaction" | "compaction_summary":
+            return summary_message(summary_in(item) or "")
         case _:
             message = f"`{where}`: items of type {kind!r} are not supported here"
             raise UnsupportedParameter(message, parameter=where)

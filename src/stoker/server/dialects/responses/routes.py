@@ -17,12 +17,14 @@ from stoker.errors import InvalidInput, ResponseNotFound, StokerError, Unsupport
 from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
+from stoker.server.dialects.responses.compaction import CompactedResponse, CompactionWriter, compaction_request
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.event_log import EventLog
 from stoker.server.dialects.responses.input_items import input_items, page_of
 from stoker.server.dialects.responses.input_types import InputItems
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import (
+    asked_conversation,
     conversation_id_of,
     input_messages,
     response_counting,
@@ -31,6 +33,7 @@ from stoker.server.dialects.responses.requests import (
 )
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.server.dialects.responses.types import (
+    COMPACTION_FIELDS,
     RESPONSE_PROMPT_FIELDS,
     RESPONSES_FIELDS,
     RESPONSES_NESTED,
@@ -87,6 +90,25 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
     question = await call.off_loop(response_counting, call.body, asked.messages, runtime, call.thoughts)
     counted = await call.wait(runtime.ask(question))
     return json_response(InputTokens(counted.num_entries))
+
+
+@router.endpoint(
+    "POST",
+    "/v1/responses/compact",
+    "Summarizes a conversation: the reply has its user messages and a summary, as the input of the next response.",
+    aliases=("/responses/compact",),
+    body=ResponsePromptRequest,
+    fields=COMPACTION_FIELDS,
+    nested=RESPONSES_NESTED,
+    reply=CompactedResponse,
+)
+async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStream:
+    asked, caller = await _understand(call), call.caller("resp", "_")
+    runtime = asked.served.runtime
+    conversation = asked_conversation(call.body, asked.messages)
+    generating = await call.off_loop(compaction_request, conversation, call.body.model, runtime, caller, call.config)
+    writer = CompactionWriter(caller.reply_id, int(time.time()), asked.messages, runtime.card.context_size)
+    return await answer(Asked(call.request, call.config, asked.served, generating), lambda _: writer, is_stream=False)
 
 
 @router.endpoint(

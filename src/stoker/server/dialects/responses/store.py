@@ -42,7 +42,7 @@ _RUNNING = ("queued", "in_progress")
 _LOG_SHARE = 8
 """A log of events is stored up to this fraction of `max_stored_bytes`, as its denominator."""
 _INPUT_ID = re.compile(
-    r"((msg|fco|ctco|sho|lsho|apco)_|(?P<call>fc|ctc|sh|lsh|apc)_)"
+    r"((msg|cmp|fco|ctco|sho|lsho|apco)_|(?P<call>fc|ctc|sh|lsh|apc)_)"
     r"(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_(?P<number>0|[1-9][0-9]{0,8}))"
 )
 """Ids of the items of a response's input, see `item_parts`. Calls in the output have one number, not two."""

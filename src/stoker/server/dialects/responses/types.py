@@ -412,6 +412,13 @@ RESPONSES_NESTED: NestedTables = {
     ),
 }
 RESPONSES_FIELDS: FieldTable = honoured(ResponsesRequest, SHARED, _OWN)
+COMPACTION_FIELDS: FieldTable = honoured(
+    ResponsePromptRequest,
+    ignored(ResponsesRequest, "a summary is written with the model's own settings"),
+    SHARED,
+    _OWN,
+    {"stream": Refused("the summary comes as one reply", (False,))},
+)
 RESPONSE_PROMPT_FIELDS: FieldTable = honoured(
     ResponsePromptRequest, ignored(ResponsesRequest, NOTHING_GENERATED), SHARED, _OWN
 )

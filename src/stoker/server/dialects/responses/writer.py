@@ -334,7 +334,7 @@ class ResponseWriter(Writer):
             output=list(self._done),
             completed_at=int(self._now()) if is_complete else None,
             incomplete_details=None if is_complete else IncompleteDetails("max_output_tokens"),
-            usage=_usage(output.usage),
+            usage=usage_of(output.usage),
         )
         return [*closing, self._response_event(f"response.{status}")]
 
@@ -380,7 +380,8 @@ def _encoded(events: Iterable[Event]) -> bytes:
     return b"".join(b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event)) for event in events)
 
 
-def _usage(usage: Usage) -> ResponseUsage:
+def usage_of(usage: Usage) -> ResponseUsage:
+    """The token counts of an answer."""
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(

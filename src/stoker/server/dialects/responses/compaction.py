@@ -1,0 +1,134 @@
+"""Compaction: a summary by the model replaces a conversation, but for the user's messages.
+
+    user, assistant, tool, assistant, user, … ──► user, user, …, compaction
+
+The next request sends these items, or the whole conversation with the item `compaction` at the end: the model sees the
+same, see `summaries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from stoker.chat.planning import Conversation, Thinking, planned, recalled
+from stoker.core.params import SamplingParams
+from stoker.errors import BackendError, ContextLengthExceeded
+from stoker.runtime.base import Runtime
+from stoker.server.answer import Delta, Writer
+from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.input_items import items_of
+from stoker.server.dialects.responses.input_types import InputCompaction, InputMessage
+from stoker.server.dialects.responses.sealing import sealed_summary
+from stoker.server.dialects.responses.summaries import summary_of
+from stoker.server.dialects.responses.types import ResponseUsage
+from stoker.server.dialects.responses.writer import usage_of
+from stoker.server.generation import GenerationRequest
+from stoker.server.request.fields import GenerationFields
+from stoker.server.request.request import Caller, generation_request
+from stoker.text.messages import Message
+
+_QUESTION = """\
+The conversation above is about to be replaced by a summary, and only the summary and the user's own messages will be \
+left. Write this summary, so that the work can go on from it without a gap:
+- what the user wants, with all requirements and preferences;
+- what was done and found out, with the names, paths, numbers, commands and pieces of code that are still needed;
+- which decisions were made, and why;
+- what is unfinished, and what the next step is.
+If the conversation begins with an earlier summary, keep what still matters of it. Do not go on with the work now, and \
+write nothing but the summary."""
+_MAX_TOKENS = 8192
+"""Maximum length of a summary, in tokens, with the reasoning of a model that always reasons."""
+_MIN_TOKENS = 128
+"""Number of tokens of a summary that the end of the context may cut off; a shorter one is an error."""
+
+
+class CompactedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that was compacted: its items are the input of the next request."""
+
+    id: str
+    created_at: int
+    """Unix time in seconds."""
+    output: list[InputMessage | InputCompaction]
+    """The user's messages, and one item `compaction` at the end."""
+    usage: ResponseUsage
+    object: str = "response.compaction"
+
+
+def compaction_request(
+    asked: Conversation, model: str | None, runtime: Runtime, caller: Caller, config: ServerConfig
+) -> GenerationRequest:
+    """The generation of the summary of a conversation. Its prompt begins like the prompts of the conversation.
+
+    Args:
+        asked: the conversation, with its instructions and tools.
+        model: name of the model in the request.
+        runtime: runtime of the model.
+        caller: the client.
+        config: the settings of the server.
+
+    Raises:
+        InvalidInput: the chat template refused the messages.
+    """
+    asked = replace(
+        asked,
+        messages=[*asked.messages, Message(role="user", content=_QUESTION)],
+        tools=replace(asked.tools, mode="none"),
+        thinking=Thinking(is_on=False, is_preference=True),
+    )
+    plan = planned(recalled(asked, caller.thoughts), runtime)
+    sampling = SamplingParams(max_tokens=_MAX_TOKENS)
+    return generation_request(GenerationFields(model=model), [plan.prompt], sampling, caller, config, plan=plan)
+
+
+class CompactionWriter(Writer):
+    """Writes the reply with the summary.
+
+    Args:
+        reply_id: id of the reply.
+        created_at: Unix time in seconds.
+        messages: the conversation that is summarized.
+        context_size: context size of the model, in tokens.
+    """
+
+    def __init__(self, reply_id: str, created_at: int, messages: Sequence[Message], context_size: int) -> None:
+        self._reply_id = reply_id
+        self._created_at = created_at
+        self._messages = messages
+        self._context_size = context_size
+
+    def whole(self, answers: Sequence[Delta]) -> CompactedResponse:
+        """The reply.
+
+        Raises:
+            ContextLengthExceeded: the conversation leaves no room for a summary.
+            BackendError: the model wrote no summary.
+        """
+        (answer,) = answers
+        usage, summary = answer.output.usage, answer.text.strip()
+        if answer.output.finish_reason == "length" and usage.completion_tokens < _MIN_TOKENS:
+            message = (
+                f"the conversation has {usage.prompt_tokens} tokens, which leaves no room for a summary in a "
+                f"context of {self._context_size} tokens; leave out some messages"
+            )
+            sizes = {"num_prompt_tokens": usage.prompt_tokens, "context_size": self._context_size}
+            raise ContextLengthExceeded(message, **sizes)
+        if not summary:
+            raise BackendError("the model wrote no summary of the conversation")
+        stem = self._reply_id.partition("_")[2]
+        compacted = InputCompaction(id=f"cmp_{stem}", encrypted_content=sealed_summary(summary))
+        output = [*user_items(stem, self._messages), compacted]
+        return CompactedResponse(id=self._reply_id, created_at=self._created_at, output=output, usage=usage_of(usage))
+
+
+def user_items(stem: str, messages: Sequence[Message]) -> list[InputMessage]:
+    """The items of the user's messages, without summaries."""
+    own = [
+        item
+        for index, message in enumerate(messages)
+        if message.role == "user" and summary_of(message) is None
+        for item in items_of(f"{stem}_{index}", message)
+    ]
+    return [item for item in own if isinstance(item, InputMessage)]
