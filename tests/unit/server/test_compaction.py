@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.types import ASGIApp
 
@@ -190,3 +191,79 @@ def test_what_cannot_be_summarized_is_refused():
     ):
         reply = ask(app, "POST", "/v1/responses/compact", json=body)
         assert reply.json()["error"]["param"] == parameter
+
+
+TRIGGER = {"type": "compaction_trigger"}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_input_that_ends_with_a_trigger_is_answered_with_a_summary(is_stream: bool):
+    app = make_app(runtime := FakeRuntime(lambda submit: [" We", " counted."]))
+    first = create(app, input=TALK)
+    reply = ask(app, "POST", "/v1/responses", json={"input": [*TALK, TRIGGER], "stream": is_stream})
+    assert reply.status_code == 200
+    assert "x-stoker-ignored" not in reply.headers
+    if is_stream:
+        told = [msgspec.json.decode(block.partition("data: ")[2]) for block in reply.text.strip().split("\n\n")]
+        assert [event["type"].removeprefix("response.") for event in told] == [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "compaction.compacting",
+            "output_item.done",
+            "completed",
+        ]
+        assert [event["sequence_number"] for event in told] == list(range(6))
+        assert told[2]["item"] == {"type": "compaction", "id": told[3]["item_id"], "encrypted_content": ""}
+        response = told[-1]["response"]
+        assert response["output"] == [told[4]["item"]]
+    else:
+        response = reply.json()
+    (item,) = response["output"]
+    assert item == {"type": "compaction", "id": item["id"], "encrypted_content": sealed_summary("We counted.")}
+    assert (response["status"], response["usage"]["output_tokens"]) == ("completed", 2)
+    assert "about to be replaced by a summary" in seen(runtime)[-1][1]
+    create(app, previous_response_id=response["id"], input="Five.")
+    assert seen(runtime)[-2:] == [("user", f"{SHOWN}We counted."), ("user", "Five.")]
+    assert [role for role, _ in seen(runtime)] == ["developer", "user", "user", "user", "user"]
+    create(app, input=[{"type": "item_reference", "id": item["id"]}])
+    assert seen(runtime) == [("user", f"{SHOWN}We counted.")]
+    continued = create(app, previous_response_id=first["id"], input=[TRIGGER])
+    assert [item["type"] for item in continued["output"]] == ["compaction"]
+
+
+def test_a_trigger_in_a_conversation_adds_the_summary_to_it():
+    app = make_app(runtime := summing_up())
+    talk = ask(app, "POST", "/v1/conversations", json={"items": TALK[:4]}).json()["id"]
+    create(app, conversation=talk, input=[TRIGGER])
+    listed = ask(app, "GET", f"/v1/conversations/{talk}/items?order=asc").json()["data"]
+    assert [item["type"] for item in listed] == ["message", "message", "message", "compaction"]
+    assert listed[-1]["encrypted_content"] == sealed_summary("We counted.")
+    create(app, conversation=talk, input="Five.")
+    assert seen(runtime)[-3:] == [("user", "One."), ("user", f"{SHOWN}We counted."), ("user", "Five.")]
+
+
+def test_a_trigger_in_the_middle_has_no_effect_and_is_listed():
+    runtime = FakeRuntime()
+    reply = ask(make_app(runtime), "POST", "/v1/responses", json={"input": [TALK[1], TRIGGER, TALK[4]]})
+    assert reply.headers["x-stoker-ignored"] == "input[1]"
+    assert [item["type"] for item in reply.json()["output"]] == ["message"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_trigger_without_a_summary_is_an_error(is_stream: bool):
+    body = {"input": [TRIGGER], "stream": is_stream}
+    app = make_app(summing_up("  "))
+    assert ask(app, "POST", "/v1/responses", json=body).json()["error"]["param"] == "input"
+    reply = ask(app, "POST", "/v1/responses", json={**body, "input": [*TALK, TRIGGER]})
+    assert reply.status_code == (200 if is_stream else 500)
+    assert "the model wrote no summary" in reply.text
+
+
+def test_a_summary_can_be_written_in_the_background():
+    app = make_app(summing_up())
+    begun = create(app, input=[*TALK, TRIGGER], background=True)
+    path = f"/v1/responses/{begun['id']}"
+    while (found := ask(app, "GET", path).json())["status"] in ("queued", "in_progress"):
+        pass
+    assert [item["type"] for item in found["output"]] == ["compaction"]

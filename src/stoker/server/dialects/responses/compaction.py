@@ -8,23 +8,26 @@ same, see `summaries`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from stoker.chat.planning import Conversation, Thinking, planned, recalled
 from stoker.core.params import SamplingParams
+from stoker.engine.protocol import Output
 from stoker.errors import BackendError, ContextLengthExceeded
 from stoker.runtime.base import Runtime
 from stoker.server.answer import Delta, Writer
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.input_items import items_of
-from stoker.server.dialects.responses.input_types import InputCompaction, InputMessage
+from stoker.server.dialects.responses.input_types import InputMessage
+from stoker.server.dialects.responses.reasoning_types import Compaction
 from stoker.server.dialects.responses.sealing import sealed_summary
 from stoker.server.dialects.responses.summaries import summary_of
-from stoker.server.dialects.responses.types import ResponseUsage
-from stoker.server.dialects.responses.writer import usage_of
+from stoker.server.dialects.responses.types import CompactingEvent, Event, OutputItemEvent, Response, ResponseUsage
+from stoker.server.dialects.responses.writer import ResponseWriter, usage_of
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.request import Caller, generation_request
@@ -51,7 +54,7 @@ class CompactedResponse(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     created_at: int
     """Unix time in seconds."""
-    output: list[InputMessage | InputCompaction]
+    output: list[InputMessage | Compaction]
     """The user's messages, and one item `compaction` at the end."""
     usage: ResponseUsage
     object: str = "response.compaction"
@@ -107,20 +110,61 @@ class CompactionWriter(Writer):
             BackendError: the model wrote no summary.
         """
         (answer,) = answers
-        usage, summary = answer.output.usage, answer.text.strip()
-        if answer.output.finish_reason == "length" and usage.completion_tokens < _MIN_TOKENS:
-            message = (
-                f"the conversation has {usage.prompt_tokens} tokens, which leaves no room for a summary in a "
-                f"context of {self._context_size} tokens; leave out some messages"
-            )
-            sizes = {"num_prompt_tokens": usage.prompt_tokens, "context_size": self._context_size}
-            raise ContextLengthExceeded(message, **sizes)
-        if not summary:
-            raise BackendError("the model wrote no summary of the conversation")
+        summary, usage = _checked(answer.text, answer.output, self._context_size), answer.output.usage
         stem = self._reply_id.partition("_")[2]
-        compacted = InputCompaction(id=f"cmp_{stem}", encrypted_content=sealed_summary(summary))
+        compacted = Compaction(id=f"cmp_{stem}", encrypted_content=sealed_summary(summary))
         output = [*user_items(stem, self._messages), compacted]
         return CompactedResponse(id=self._reply_id, created_at=self._created_at, output=output, usage=usage_of(usage))
+
+
+class SummaryWriter(ResponseWriter):
+    """Writes a response whose output is one item `compaction`, for a request that ends with a `compaction_trigger`.
+
+    Args:
+        response: see `ResponseWriter`.
+        keep: see `ResponseWriter`.
+        context_size: context size of the model, in tokens.
+    """
+
+    def __init__(self, response: Response, keep: Callable[[Response], None], context_size: int) -> None:
+        super().__init__(response, keep)
+        self._context_size = context_size
+        self._texts: list[str] = []
+        self._item_id = f"cmp_{self._stem}"
+
+    def _answered(self, delta: Delta) -> list[Event]:
+        begun = [] if self._texts else self._begun()
+        self._texts.append(delta.text)
+        if not delta.is_last:
+            return begun
+        item = self._compaction(_checked("".join(self._texts), delta.output, self._context_size))
+        self._done.append(item)
+        return [*begun, self._about("done", item), *self._end(replace_fields(delta.output, finish_reason="stop"))]
+
+    def _begun(self) -> list[Event]:
+        added = self._about("added", self._compaction(""))
+        return [added, CompactingEvent(sequence_number=self._number(), item_id=self._item_id, output_index=0)]
+
+    def _compaction(self, summary: str) -> Compaction:
+        return Compaction(id=self._item_id, encrypted_content=sealed_summary(summary) if summary else "")
+
+    def _about(self, what: str, item: Compaction) -> Event:
+        kind = f"response.output_item.{what}"
+        return OutputItemEvent(type=kind, sequence_number=self._number(), output_index=0, item=item)
+
+
+def _checked(text: str, output: Output, context_size: int) -> str:
+    """The summary in an answer. For errors see `CompactionWriter.whole`."""
+    usage, summary = output.usage, text.strip()
+    if output.finish_reason == "length" and usage.completion_tokens < _MIN_TOKENS:
+        message = (
+            f"the conversation has {usage.prompt_tokens} tokens, which leaves no room for a summary in a "
+            f"context of {context_size} tokens; leave out some messages"
+        )
+        raise ContextLengthExceeded(message, num_prompt_tokens=usage.prompt_tokens, context_size=context_size)
+    if not summary:
+        raise BackendError("the model wrote no summary of the conversation")
+    return summary
 
 
 def user_items(stem: str, messages: Sequence[Message]) -> list[InputMessage]:

@@ -20,7 +20,6 @@ from stoker.server.dialects.responses.client_tools import (
 )
 from stoker.server.dialects.responses.input_types import (
     InputCall,
-    InputCompaction,
     InputCustomCall,
     InputItem,
     InputItems,
@@ -28,7 +27,7 @@ from stoker.server.dialects.responses.input_types import (
     InputPart,
     InputReasoning,
 )
-from stoker.server.dialects.responses.reasoning_types import ReasoningText
+from stoker.server.dialects.responses.reasoning_types import Compaction, ReasoningText
 from stoker.server.dialects.responses.sealing import sealed_summary
 from stoker.server.dialects.responses.summaries import summary_of
 from stoker.server.dialects.responses.tools import namespace_of
@@ -117,7 +116,7 @@ def item_of(item_id: str, part: Message) -> InputItem:
     if part.tool_calls:
         return _call(item_id, part.tool_calls[0])
     if (summary := summary_of(part)) is not None:
-        return InputCompaction(id=item_id, encrypted_content=sealed_summary(summary))
+        return Compaction(id=item_id, encrypted_content=sealed_summary(summary))
     if item_id.startswith("rs_"):
         return InputReasoning(id=item_id, content=[ReasoningText(text=part.reasoning or "")])
     pieces = part.content if isinstance(part.content, tuple) else (TextPart(part.text),)

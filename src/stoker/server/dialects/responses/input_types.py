@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.server.dialects.responses.client_tool_types import ClientCall, ClientCallOutput
-from stoker.server.dialects.responses.reasoning_types import ReasoningText, SummaryText
+from stoker.server.dialects.responses.reasoning_types import Compaction, ReasoningText, SummaryText
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,17 +83,9 @@ class InputCustomCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field
     status: str = "completed"
 
 
-class InputCompaction(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
-    """A summary that stands for a part of the conversation."""
-
-    id: str
-    encrypted_content: str
-    """The summary as one opaque text, which is not encrypted."""
-
-
 InputItem: TypeAlias = (
     InputMessage
-    | InputCompaction
+    | Compaction
     | InputCall
     | InputCustomCall
     | InputCallOutput

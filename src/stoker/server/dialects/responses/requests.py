@@ -67,7 +67,13 @@ def input_messages(wire: ResponsesRequest | ResponsePromptRequest, find: FindIte
         return () if wire.input is None else (Message(role="user", content=wire.input),)
     if not wire.input:
         raise InvalidInput("`input` is an empty list", parameter="input")
-    return item_messages(wire.input, "input", find)
+    items = wire.input[:-1] if wants_summary(wire) else wire.input
+    return item_messages(items, "input", find)
+
+
+def wants_summary(wire: ResponsesRequest | ResponsePromptRequest) -> bool:
+    """Whether the last item of the input asks for a summary of the conversation, not for an answer."""
+    return isinstance(wire.input, list) and bool(wire.input) and wire.input[-1].get("type") == "compaction_trigger"
 
 
 def item_messages(items: Sequence[Mapping[str, Any]], where: str, find: FindItem) -> tuple[Message, ...]:

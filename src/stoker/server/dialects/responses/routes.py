@@ -17,7 +17,12 @@ from stoker.errors import InvalidInput, ResponseNotFound, StokerError, Unsupport
 from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
-from stoker.server.dialects.responses.compaction import CompactedResponse, CompactionWriter, compaction_request
+from stoker.server.dialects.responses.compaction import (
+    CompactedResponse,
+    CompactionWriter,
+    SummaryWriter,
+    compaction_request,
+)
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.event_log import EventLog
 from stoker.server.dialects.responses.input_items import input_items, page_of
@@ -30,6 +35,7 @@ from stoker.server.dialects.responses.requests import (
     response_counting,
     response_request,
     seals_reasoning,
+    wants_summary,
 )
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.server.dialects.responses.types import (
@@ -48,6 +54,7 @@ from stoker.server.dialects.responses.writer import ResponseWriter, new_response
 from stoker.server.errors import error_event, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.remote_files.messages import resolve_files
+from stoker.server.request.request import Caller
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
 from stoker.text.messages import Message
@@ -127,7 +134,7 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     asked = await _understand(call)
     _check_kept(wire, asked.store)
     caller = call.caller("resp", "_")
-    generating = await call.off_loop(response_request, wire, asked.messages, asked.served.runtime, caller, call.config)
+    generating = await _generating(call, asked, caller)
     response = new_response(wire, generating, asked.served.model_id, int(time.time()))
     keep_thought, seals = caller.thoughts.keep, seals_reasoning(wire)
     if asked.conversation_id is not None:
@@ -135,7 +142,10 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     if asked.store.is_off:
         response = msgspec.structs.replace(response, store=False)
     keep = partial(_converse if wire.background else _keep, asked)  # a background job's response is stored by the store
-    writer = ResponseWriter(response, keep, keep_thought=keep_thought, seals=seals)
+    if wants_summary(wire):
+        writer = SummaryWriter(response, keep, asked.served.runtime.card.context_size)
+    else:
+        writer = ResponseWriter(response, keep, keep_thought=keep_thought, seals=seals)
     if wire.background:
         return await _begin(call, generating, writer, asked)
     asking = Asked(call.request, call.config, asked.served, generating)
@@ -202,7 +212,7 @@ async def _understand(call: Call[ResponsesRequest] | Call[ResponsePromptRequest]
     store, conversations, wire = stored_responses(call), kept_conversations(call), call.body
     conversation_id = conversation_id_of(wire)
     served = await call.lease(wire.model)
-    await resolve_files(call, served.runtime.card, wire.input, "input")
+    await resolve_files(call, served.runtime.card.media, wire.input, "input")
     added = input_messages(wire, partial(store.message, call.owner))
     if conversation_id is not None:
         earlier = conversations.get(call.owner, conversation_id, "conversation").messages
@@ -211,6 +221,14 @@ async def _understand(call: Call[ResponsesRequest] | Call[ResponsePromptRequest]
     if not (earlier or added):
         raise InvalidInput("neither `conversation` nor `input` has a message", parameter="input")
     return _Asked(served, call.owner, (*earlier, *added), store, conversations, conversation_id, added)
+
+
+async def _generating(call: Call[ResponsesRequest], asked: _Asked, caller: Caller) -> GenerationRequest:
+    wire, runtime = call.body, asked.served.runtime
+    if not wants_summary(wire):
+        return await call.off_loop(response_request, wire, asked.messages, runtime, caller, call.config)
+    conversation = asked_conversation(wire, asked.messages)
+    return await call.off_loop(compaction_request, conversation, wire.model, runtime, caller, call.config)
 
 
 def _check_kept(wire: ResponsesRequest, store: ResponseStore) -> None:

@@ -21,8 +21,10 @@ from stoker.server.dialects.responses.client_tool_types import ClientCall, Local
 from stoker.server.dialects.responses.client_tools import client_call
 from stoker.server.dialects.responses.event_log import EventLog
 from stoker.server.dialects.responses.input_items import item_part
-from stoker.server.dialects.responses.reasoning_types import OutputReasoning
+from stoker.server.dialects.responses.reasoning_types import Compaction, OutputReasoning
+from stoker.server.dialects.responses.sealing import unsealed_summary
 from stoker.server.dialects.responses.shelf import Key, Shelf, bytes_of
+from stoker.server.dialects.responses.summaries import shown_summary
 from stoker.server.dialects.responses.tools import full_name, namespace_of
 from stoker.server.dialects.responses.types import (
     OutputCall,
@@ -89,10 +91,13 @@ class Stored:
 
 
 def answer_of(items: Sequence[OutputItem]) -> Message:
-    """Joins the output items of a response to one message of the assistant."""
+    """Joins the output items of a response to one message of the assistant; a summary is alone."""
+    for item in items:
+        if isinstance(item, Compaction):
+            return shown_summary(unsealed_summary(item.encrypted_content) or "")
     texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
     thoughts = [item.text for item in items if isinstance(item, OutputReasoning)]
-    calls = [_call(item) for item in items if not isinstance(item, OutputMessage | OutputReasoning)]
+    calls = [_call(item) for item in items if not isinstance(item, OutputMessage | OutputReasoning | Compaction)]
     return Message(
         role="assistant",
         content="".join(texts) if texts or not calls else None,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stoker.server.dialects.responses.sealing import unsealed_summary
-from stoker.text.messages import Message
+from stoker.text.messages import Message, message_from_dict
 
 _KINDS = ("compaction", "compaction_summary")
 """Types of the item; the second one is an older name."""
@@ -32,6 +32,11 @@ def summary_message(summary: str) -> dict[str, Any]:
     """The chat message that shows a summary to the model."""
     content = f"This is a summary of our conversation so far. It replaces what you wrote in it.\n\n{summary}"
     return {"role": "user", "content": content, SUMMARY: summary}
+
+
+def shown_summary(summary: str) -> Message:
+    """The message that shows a summary to the model."""
+    return message_from_dict(summary_message(summary), "summary")
 
 
 def summary_of(message: Message) -> str | None:

@@ -190,6 +190,13 @@ class ResponseWriter(Writer):
         return self.snapshot()
 
     def _follow(self, delta: Delta) -> list[Event]:
+        events = self._answered(delta)
+        if delta.is_last:
+            self._keep(self.snapshot())
+        return events
+
+    def _answered(self, delta: Delta) -> list[Event]:
+        """The events of a delta; with the last one, the response ends."""
         self._logprobs.push(delta.output)
         events: list[Event] = []
         for part in delta.parts:
@@ -198,10 +205,7 @@ class ResponseWriter(Writer):
         is_begun = bool(self._done or self._open)
         if is_begun and not (self._open and self._open.kind is OutputMessage):
             self._logprobs.rest()
-        if delta.is_last:
-            events += self._end(delta.output)
-            self._keep(self.snapshot())
-        return events
+        return [*events, *self._end(delta.output)] if delta.is_last else events
 
     def _part(self, part: Part) -> list[Event]:
         match part:
