@@ -121,9 +121,13 @@ def test_stored_turns_and_conversations_can_be_summarized():
     first = create(app, input="Hi.", instructions="Gone.")
     texts = [
         [item["content"][0]["text"] for item in compact(app, **earlier)["output"][:-1]]
-        for earlier in ({"previous_response_id": first["id"], "input": "More."}, {"conversation": talk})
+        for earlier in (
+            {"previous_response_id": first["id"], "input": "More."},
+            {"previous_response_id": first["id"]},
+            {"conversation": talk},
+        )
     ]
-    assert texts == [["Hi.", "More."], ["One."]]
+    assert texts == [["Hi.", "More."], ["Hi."], ["One."]]
     assert len(ask(app, "GET", f"/v1/conversations/{talk}/items").json()["data"]) == 3, "it stays as it was"
     assert seen(runtime)[:-1] == [("developer", "Be brief."), ("user", "One."), ("assistant", "Two.")]
 

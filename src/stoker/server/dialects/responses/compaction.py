@@ -45,7 +45,7 @@ write nothing but the summary."""
 _MAX_TOKENS = 8192
 """Maximum length of a summary, in tokens, with the reasoning of a model that always reasons."""
 _MIN_TOKENS = 128
-"""Number of tokens of a summary that the end of the context may cut off; a shorter one is an error."""
+"""Minimum length, in tokens, of a summary that the end of the context cuts off; a shorter one is an error."""
 
 
 class CompactedResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,15 +53,17 @@ FindItem: TypeAlias = Callable[[str, str], Message]
 """Finds a stored message by its id and by the path at which the request names it."""
 
 
-def input_messages(wire: ResponsesRequest | ResponsePromptRequest, find: FindItem) -> tuple[Message, ...]:
-    """The messages of a request's input.
+def input_messages(
+    wire: ResponsesRequest | ResponsePromptRequest, find: FindItem, *, is_optional: bool = False
+) -> tuple[Message, ...]:
+    """The messages of a request's input, which may be missing with a conversation, or if it `is_optional`.
 
     Raises:
         InvalidInput: an item is malformed; `fields["parameter"]` is its path.
         UnsupportedParameter: the type of an item is not supported.
         ResponseNotFound: an item refers to a message that is not stored.
     """
-    if wire.input is None and not wire.conversation:
+    if wire.input is None and not (wire.conversation or is_optional):
         raise InvalidInput("`input` is missing", parameter="input")
     if wire.input is None or isinstance(wire.input, str):
         return () if wire.input is None else (Message(role="user", content=wire.input),)

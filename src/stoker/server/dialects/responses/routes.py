@@ -110,7 +110,7 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
     reply=CompactedResponse,
 )
 async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStream:
-    asked, caller = await _understand(call), call.caller("resp", "_")
+    asked, caller = await _understand(call, is_input_optional=True), call.caller("resp", "_")
     runtime = asked.served.runtime
     conversation = asked_conversation(call.body, asked.messages)
     generating = await call.off_loop(compaction_request, conversation, call.body.model, runtime, caller, call.config)
@@ -208,18 +208,20 @@ def _response_id(call: Call[None]) -> str:
     return call.path_parameter("response_id")
 
 
-async def _understand(call: Call[ResponsesRequest] | Call[ResponsePromptRequest]) -> _Asked:
+async def _understand(
+    call: Call[ResponsesRequest] | Call[ResponsePromptRequest], *, is_input_optional: bool = False
+) -> _Asked:
     store, conversations, wire = stored_responses(call), kept_conversations(call), call.body
     conversation_id = conversation_id_of(wire)
     served = await call.lease(wire.model)
     await resolve_files(call, served.runtime.card.media, wire.input, "input")
-    added = input_messages(wire, partial(store.message, call.owner))
+    added = input_messages(wire, partial(store.message, call.owner), is_optional=is_input_optional)
     if conversation_id is not None:
         earlier = conversations.get(call.owner, conversation_id, "conversation").messages
     else:
         earlier = _earlier(store, call.owner, wire.previous_response_id)
     if not (earlier or added):
-        raise InvalidInput("neither `conversation` nor `input` has a message", parameter="input")
+        raise InvalidInput("there is no message in `input`, or before it", parameter="input")
     return _Asked(served, call.owner, (*earlier, *added), store, conversations, conversation_id, added)
 
 

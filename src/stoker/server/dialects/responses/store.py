@@ -122,15 +122,15 @@ def _call(item: OutputCall | OutputCustomCall | ClientCall) -> dict[str, Json]:
 
 
 def _cancelled(response: Response) -> Response:
-    output = [
-        _cut_off(item) if isinstance(item, PatchCall) else msgspec.structs.replace(item, status="incomplete")
-        for item in response.output
-    ]
-    return msgspec.structs.replace(response, status="cancelled", output=output)
+    return msgspec.structs.replace(response, status="cancelled", output=[_cut_off(item) for item in response.output])
 
 
-def _cut_off(item: PatchCall) -> PatchCall:
-    return item if item.status == "completed" else without_diff(item)
+def _cut_off(item: OutputItem) -> OutputItem:
+    if isinstance(item, Compaction):  # it is written as a whole
+        return item
+    if isinstance(item, PatchCall):
+        return item if item.status == "completed" else without_diff(item)
+    return msgspec.structs.replace(item, status="incomplete")
 
 
 @dataclass(slots=True)
