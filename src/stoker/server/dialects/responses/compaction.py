@@ -21,7 +21,7 @@ from stoker.errors import BackendError, ContextLengthExceeded
 from stoker.runtime.base import Runtime
 from stoker.server.answer import Delta, Writer
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.responses.input_items import items_of
+from stoker.server.dialects.responses.input_items import item_of, item_parts
 from stoker.server.dialects.responses.input_types import InputMessage
 from stoker.server.dialects.responses.reasoning_types import Compaction
 from stoker.server.dialects.responses.sealing import sealed_summary
@@ -132,7 +132,7 @@ class SummaryWriter(ResponseWriter):
         self._texts: list[str] = []
         self._item_id = f"cmp_{self._stem}"
 
-    def _answered(self, delta: Delta) -> list[Event]:
+    def _follow(self, delta: Delta) -> list[Event]:
         begun = [] if self._texts else self._begun()
         self._texts.append(delta.text)
         if not delta.is_last:
@@ -169,10 +169,6 @@ def _checked(text: str, output: Output, context_size: int) -> str:
 
 def user_items(stem: str, messages: Sequence[Message]) -> list[InputMessage]:
     """The items of the user's messages, without summaries."""
-    own = [
-        item
-        for index, message in enumerate(messages)
-        if message.role == "user" and summary_of(message) is None
-        for item in items_of(f"{stem}_{index}", message)
-    ]
-    return [item for item in own if isinstance(item, InputMessage)]
+    own = ((index, each) for index, each in enumerate(messages) if each.role == "user" and summary_of(each) is None)
+    items = (item_of(item_id, part) for index, each in own for item_id, part in item_parts(f"{stem}_{index}", each))
+    return [item for item in items if isinstance(item, InputMessage)]
