@@ -48,10 +48,19 @@ def litellm() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("model", "base"), [("openai", f"{URL}/v1"), ("hosted_vllm", f"{URL}/v1"), ("anthropic", URL), ("ollama_chat", URL)]
+    ("model", "base"),
+    [
+        ("openai", f"{URL}/v1"),
+        ("azure", URL),
+        ("hosted_vllm", f"{URL}/v1"),
+        ("anthropic", URL),
+        ("ollama_chat", URL),
+    ],
 )
 def test_litellm_chats_through_each_dialect(litellm: Any, model: str, base: str):
     request = {**CHAT, "model": f"{model}/{MODEL}", "api_base": base, "api_key": "none"}
+    if model == "azure":
+        request["api_version"] = "2024-10-21"
     whole = litellm.completion(**request)
     assert whole.usage.completion_tokens == 8
     text = whole.choices[0].message.content

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import openai
 import pydantic
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, AzureOpenAI, OpenAI
 
 from tests.waiting import BOUND_S
 
@@ -31,6 +31,26 @@ def test_chat(client: Any):
     assert choice.finish_reason in ("stop", "length")
     assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
     assert reply.model == MODEL
+
+
+@pytest.mark.parametrize("deployment", [None, MODEL])
+def test_client_of_azure_is_answered_the_same(client: Any, served_smollm2: str, deployment: str | None):
+    request: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "temperature": 0, "max_tokens": 8}
+    whole = client.chat.completions.create(**request)
+    with AzureOpenAI(
+        azure_endpoint=served_smollm2,
+        azure_deployment=deployment,
+        api_version="2024-10-21",
+        api_key="none",
+        max_retries=0,
+    ) as azure:
+        assert azure.chat.completions.create(**request).choices == whole.choices
+        chunks = list(azure.chat.completions.create(**request, stream=True))
+        response = azure.responses.create(model=MODEL, input="What is gravity?", max_output_tokens=16)
+        assert azure.responses.retrieve(response.id).output_text == response.output_text
+        assert MODEL in [model.id for model in azure.models.list()]
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == whole.choices[0].message.content
 
 
 def test_streamed_chat_equals_the_whole_reply(client: Any):

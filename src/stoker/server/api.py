@@ -30,6 +30,7 @@ from stoker.chat.thoughts import ThoughtMemory, Thoughts
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.access.control import check_admin, may_administer, owner_of
+from stoker.server.azure import of_deployment
 from stoker.server.config import ServerConfig
 from stoker.server.fields import (
     IGNORED,
@@ -360,7 +361,7 @@ def _answering(endpoint: Endpoint, is_decoded: bool, handler: Handler[Any]) -> C
             check_admin(request.scope)
         is_read_here = endpoint.request is not None and not endpoint.reads_body
         body = await read_body(request, server.config) if is_read_here else None
-        decoded = _decoded(endpoint, body) if body is not None and is_decoded else body
+        decoded = of_deployment(_decoded(endpoint, body), request.scope) if body is not None and is_decoded else body
         return await handler(Call(server, request, decoded, begun_s))
 
     return answer

@@ -66,6 +66,13 @@ ROUTERS: tuple[Router, ...] = (
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for router in ROUTERS for endpoint in router.endpoints)
 
+AZURE_ENDPOINTS: tuple[tuple[str, str], ...] = tuple(
+    (endpoint.method, endpoint.path)
+    for endpoint in ENDPOINTS
+    if endpoint.api == "OpenAI" and not endpoint.is_admin and endpoint.path.startswith("/v1/")
+)
+"""Method and path of the endpoints that Azure's paths reach too: those of OpenAI's API, and none of administration."""
+
 
 @cache
 def _document() -> bytes:

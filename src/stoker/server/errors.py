@@ -81,6 +81,7 @@ _HINTS = {
     "/v1/v1/": "leave `/v1` out of the client's base URL: it adds it by itself",
     "/v1/api/": "leave `/v1` out of the client's base URL: Ollama's API has none",
     "/api/api/": "leave `/api` out of the client's base URL: it adds it by itself",
+    "/openai/openai/": "leave `/openai` out of the client's endpoint: it adds it by itself",
     "//": "the client's base URL ends with one slash too many",
     "/completions/chat/": "leave `/chat/completions` out of the client's base URL: it adds it by itself",
     "/completions/models": "leave `/chat/completions` out of the client's base URL: it adds the path by itself",

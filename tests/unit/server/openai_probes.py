@@ -197,4 +197,15 @@ RESPONSES_COUNT = EndpointProbes(
     {**RESPONSE_PROMPT, "text": Probe("nonsense", refused)},
 )
 
-PROBES = (CHAT, CHAT_COUNT, CONTROL, COMPLETIONS, RESPONSES, RESPONSES_COUNT, *CONVERSATIONS)
+RESPONSES_COMPACT = EndpointProbes(
+    endpoint("POST", "/v1/responses/compact"),
+    {"input": "hi"},
+    {
+        **RESPONSE_PROMPT,
+        "input": Probe("probe", lambda x: x.runtime.rendered[0][0][-2].text == "probe"),
+        "chat_template_kwargs": Probe({"style": "plain"}, rendered("style", "plain")),
+        "text": Probe("nonsense", refused),
+    },
+)
+
+PROBES = (CHAT, CHAT_COUNT, CONTROL, COMPLETIONS, RESPONSES, RESPONSES_COUNT, RESPONSES_COMPACT, *CONVERSATIONS)

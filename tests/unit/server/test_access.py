@@ -17,7 +17,7 @@ from stoker.errors import ConfigError, InvalidInput
 from stoker.server.access.control import host_name, is_local, is_local_name
 from stoker.server.access.keys import ApiKeys
 from stoker.server.config import ServerConfig
-from stoker.server.endpoints import ENDPOINTS
+from stoker.server.endpoints import AZURE_ENDPOINTS, ENDPOINTS
 from stoker.server.transport.listener import check_exposure
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
@@ -69,7 +69,13 @@ def test_health_is_open_to_those_who_look_and_to_nobody_else(path: str):
 
 @pytest.mark.parametrize(
     "headers",
-    [bearer("secret-a"), bearer("secret-b"), {"Authorization": "bearer  secret-a"}, {"x-api-key": "secret-b"}],
+    [
+        bearer("secret-a"),
+        bearer("secret-b"),
+        {"Authorization": "bearer  secret-a"},
+        {"x-api-key": "secret-b"},
+        {"api-key": "secret-a"},
+    ],
 )
 def test_a_key_opens_the_door(headers: dict[str, str]):
     assert request("GET", "/v1/models", headers=headers, api_key=KEYS).status_code == 200
@@ -104,6 +110,7 @@ def test_a_wrong_key_does_not(headers: dict[str, str]):
         ({"Authorization": "Basic abc"}, "an API key is needed"),
         (bearer("other"), "the API key is wrong"),
         ({"x-api-key": "other"}, "the API key is wrong"),
+        ({"api-key": "other"}, "the API key is wrong"),
     ],
 )
 def test_a_wrong_key_is_told_from_none(headers: dict[str, str], says: str):
@@ -225,6 +232,31 @@ def test_what_changes_the_server_takes_the_admin_key(method: str, path: str, bod
     assert ask(app, method, path, json=body, headers=bearer("secret-a")).status_code == 403
     assert ask(app, method, path, json=body).status_code == 401
     assert ask(app, method, path, json={}, headers=bearer("root")).status_code not in (401, 403)
+
+
+AZURE = ["/openai", "/openai/v1", "/openai/deployments/tiny", "/openai/deployments/x%2Fy", "/openai/v1/models/.."]
+
+
+@pytest.mark.parametrize("prefix", AZURE)
+@pytest.mark.parametrize("key", ["root", "secret-a"])
+def test_azures_paths_lead_to_no_endpoint_of_the_administrator(prefix: str, key: str):
+    runtime = FakeRuntime()
+    app = make_app(runtime, api_key=KEYS, admin_key="root")
+    for method, path, body in ADMIN:
+        for rest in (path, path.removeprefix("/models"), f"/v1{path}"):
+            reply = ask(app, method, f"{prefix}{rest}", json=body, headers={"api-key": key})
+            assert reply.status_code == 404, (path, reply.text)
+    assert (runtime.erased, runtime.adapter_changes, runtime.filed) == ([], [], [])
+
+
+@pytest.mark.parametrize(("method", "path"), AZURE_ENDPOINTS)
+def test_azures_paths_need_a_key_too(method: str, path: str):
+    path = path.replace("{", "").replace("}", "").replace(":path", "").removeprefix("/v1")
+    for prefix in ("/openai", "/openai/v1", "/openai/deployments/tiny"):
+        for headers in ({}, {"api-key": "other"}):
+            reply = request(method, f"{prefix}{path}", headers=headers, api_key=KEYS, admin_key="root")
+            assert reply.status_code == 401
+            assert request(method, f"{prefix}{path}", headers={"api-key": "secret-a"}, api_key=KEYS).status_code != 401
 
 
 def test_the_admin_key_protects_also_a_server_without_other_keys():

@@ -11,7 +11,7 @@ from openai.types.responses import ResponseReasoningItem
 from pydantic import TypeAdapter
 from starlette.types import ASGIApp
 
-from stoker.errors import ConversationNotFound, ResponseNotFound
+from stoker.errors import ConversationNotFound, InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.store import ResponseStore
@@ -281,7 +281,8 @@ def test_all_that_a_conversation_has_counts():
         Message(role="assistant", tool_calls=(call,)),
         Message(role="tool", extra={"client_result": {"output": [{"stdout": "x" * 20_000}]}}),
     ):
-        assert there(conversations, conversations.create(ME, {}, (message,)).conversation_id) == [False]
+        with pytest.raises(InvalidInput, match="larger than this server stores"):
+            conversations.create(ME, {}, (message,))
     kept = conversations.create(ME, {}, (Message(role="user", content="x" * 4_000),)).conversation_id
     conversations.add(ME, kept, (Message(role="user", content="x"),))
     assert there(conversations, kept) == [True]
@@ -295,10 +296,13 @@ def test_the_largest_conversation_is_not_kept_and_others_are():
     store = ResponseStore(ServerConfig(max_stored_bytes=20_000))
     conversations = Conversations(store.shelf)
     grown = conversations.create(ME, {}, ()).conversation_id
-    for _ in range(12):
-        if there(conversations, grown) == [True]:
-            conversations.add(ME, grown, (Message(role="user", content="x" * 1_000),))
-    assert there(conversations, grown) == [False]
+    for _ in range(7):
+        conversations.add(ME, grown, (Message(role="user", content="x" * 1_000),))
+    with pytest.raises(InvalidInput, match="larger than this server stores"):
+        conversations.add(ME, grown, (Message(role="user", content="x" * 2_000),))
+    assert there(conversations, grown) == [True], "it stays as it was"
+    conversations.answered(ME, grown, (Message(role="user", content="x" * 10_000),), response("resp_a"))
+    assert there(conversations, grown) == [False], "a turn that is missing would be worse"
     assert there(conversations, conversations.create(ME, {}, ()).conversation_id) == [True]
 
 

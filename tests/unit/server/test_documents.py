@@ -172,3 +172,81 @@ def test_an_image_for_a_model_that_takes_none_is_still_refused():
 
 def image_part() -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": data_url(picture("red"))}}
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize("is_added", [False, True])
+def test_files_in_a_conversation_are_read_when_they_are_added_and_found_by_reference(is_added: bool):
+    app = make_app(runtime := seeing(FakeRuntime()))
+    report = {"type": "input_file", "filename": "report.pdf", "file_data": f"data:application/pdf;base64,{PDF}"}
+    image = {"type": "input_image", "image_url": data_url(picture("green"))}
+    items = [{"role": "user", "content": [report, image]}]
+    talk = ask(app, "POST", "/v1/conversations", json={} if is_added else {"items": items}).json()["id"]
+    if is_added:
+        added = ask(app, "POST", f"/v1/conversations/{talk}/items", json={"items": items})
+        assert added.status_code == 200, added.text
+    (listed,) = ask(app, "GET", f"/v1/conversations/{talk}/items").json()["data"]
+    kinds = [part["type"] for part in listed["content"]]
+    assert kinds.count("input_image") == 3, "two pages and the picture"
+    reference = {"type": "item_reference", "id": listed["id"]}
+    for body in ({"conversation": talk, "input": "?"}, {"input": [reference]}, {"input": [listed]}):
+        response = ask(app, "POST", "/v1/responses", json=body)
+        assert response.status_code == 200, response.text
+        assert "Hello" in runtime.rendered[-1][0][0].text
+        colors = [picture("red"), picture("blue"), picture("green")]
+        assert [file.data for file in runtime.submits[-1].media] == colors
+    second = ask(app, "POST", f"/v1/conversations/{talk}/items", json={"items": [reference]})
+    assert second.json()["data"][0]["content"] == listed["content"]
+
+
+def test_files_in_a_conversation_are_texts_if_no_model_takes_images(no_process: list[tuple[int, str]]):
+    app = make_app(FakeRuntime())
+    part = {"type": "input_file", "filename": "report.pdf", "file_data": f"data:application/pdf;base64,{PDF}"}
+    body = {"items": [{"role": "user", "content": [part]}]}
+    talk = ask(app, "POST", "/v1/conversations", json=body).json()["id"]
+    (listed,) = ask(app, "GET", f"/v1/conversations/{talk}/items").json()["data"]
+    assert {piece["type"] for piece in listed["content"]} == {"input_text"}
+    assert no_process == [(0, "items[0].content[0]")]
+
+
+def test_stored_files_in_a_conversation_belong_to_their_owner(tmp_path: Path):
+    async def check() -> None:
+        runtime = seeing(FakeRuntime())
+        async with serving(tmp_path, runtime) as setting:
+            alice, bob = setting.client(), setting.client("sk-bob")
+            note = await alice.files.create(file=("n.txt", "Grüße".encode()), purpose="user_data")
+            items: list[Any] = [{"role": "user", "content": [{"type": "input_file", "file_id": note.id}]}]
+            talk = await alice.conversations.create(items=items)
+            added = await alice.conversations.items.create(talk.id, items=items)
+            await alice.files.delete(note.id)
+            await alice.responses.create(model="tiny", conversation=talk.id)
+            assert [message.text for message in runtime.rendered[-1][0]] == ["Grüße", "Grüße"]
+            reference: Any = {"type": "item_reference", "id": added.data[0].id}
+            await alice.responses.create(model="tiny", input=[reference])
+            assert runtime.rendered[-1][0][-1].text == "Grüße"
+            with pytest.raises(openai.NotFoundError, match="is not stored here"):
+                await bob.conversations.create(items=items)
+            with pytest.raises(openai.NotFoundError, match="conversation"):
+                await bob.conversations.items.create(talk.id, items=items)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("part", [{"type": "input_file", "file_id": "file-1"}, {"type": "input_file"}])
+def test_files_in_a_conversation_are_refused_as_in_responses(part: dict[str, Any]):
+    app = make_app(FakeRuntime())
+    items = [{"role": "user", "content": [part]}]
+    refused = ask(app, "POST", "/v1/conversations", json={"items": items}).json()["error"]
+    expected = ask(app, "POST", "/v1/responses", json={"input": items}).json()["error"]
+    assert refused == {**expected, "param": refused["param"], "message": refused["message"]}
+    assert refused["param"] == str(expected["param"]).replace("input[0]", "items[0]", 1)
+
+
+def test_items_that_a_conversation_has_no_room_for_are_refused_and_leave_it_as_it_is():
+    app = make_app(seeing(FakeRuntime()), max_stored_bytes=2**18)
+    talk = ask(app, "POST", "/v1/conversations", json={"items": [{"role": "user", "content": "hi"}]}).json()["id"]
+    large = [{"role": "user", "content": "x" * 2**18}]
+    for path in ("/v1/conversations", f"/v1/conversations/{talk}/items"):
+        error = ask(app, "POST", path, json={"items": large}).json()["error"]
+        assert (error["param"], "larger than this server stores" in error["message"]) == ("items", True)
+    assert len(ask(app, "GET", f"/v1/conversations/{talk}/items").json()["data"]) == 1

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from stoker.engine.cards import ModelCard
 from stoker.errors import InvalidInput
 from stoker.server.config import ServerConfig
 from stoker.server.remote_files.fetch import Rules, fetch, is_public
@@ -219,12 +218,8 @@ def test_what_is_cut_off_packed_or_missing_is_no_file():
             got("http://example.com/", rules)
 
 
-def card(*media: str) -> ModelCard:
-    return cast("ModelCard", type("Card", (), {"media": list(media)}))
-
-
 def fetched(messages: Any, rules: Rules, config: ServerConfig | None = None, *media: str) -> Any:
-    asyncio.run(fetch_files(messages, card(*media or ("image",)), config or ServerConfig(), "messages", rules))
+    asyncio.run(fetch_files(messages, media or ("image",), config or ServerConfig(), "messages", rules))
     return messages
 
 

@@ -34,7 +34,7 @@ _OWNER = "owner"
 _MAY_ADMINISTER = "may_administer"
 _HAS_ADMIN_KEY = "has_admin_key"
 
-_NO_KEY = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
+_NO_KEY = "an API key is needed: send `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`"
 _WRONG_KEY = "the API key is wrong"
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEARER = "bearer "
+_HEADERS = ("x-api-key", "api-key")
+"""Headers with a key alone, of clients of Anthropic's API and of Azure OpenAI."""
 _MAX_FILE_BYTES = 2**20
 _LOOK_EVERY_S = 1.0
 """Minimum time between two checks whether the key file has changed."""
@@ -99,14 +101,14 @@ class ApiKeys:
 
 
 def sent_keys(headers: Headers) -> list[str]:
-    """The texts that a request sends as keys: in `Authorization: Bearer` and in `x-api-key`.
+    """The texts that a request sends as keys: in `Authorization: Bearer`, in `x-api-key` and in `api-key`.
 
-    A program with clients of two APIs may send both headers, of which one is for this server.
+    A program with clients of several APIs may send several headers, of which one is for this server.
     """
     authorization = headers.get("authorization", "")
     is_bearer = authorization[: len(_BEARER)].lower() == _BEARER
-    both = (authorization[len(_BEARER) :] if is_bearer else "", headers.get("x-api-key", ""))
-    return [text.strip() for text in both if text.strip()]
+    sent = (authorization[len(_BEARER) :] if is_bearer else "", *(headers.get(name, "") for name in _HEADERS))
+    return [text.strip() for text in sent if text.strip()]
 
 
 def _state(path: str) -> tuple[int, int, int] | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.chat.documents import DOCUMENT_TYPES, has_documents, message_parts, read_documents
-from stoker.engine.cards import ModelCard
 from stoker.errors import FileNotStored, InvalidInput, UnsupportedParameter
 from stoker.media.documents import DocumentReader
 from stoker.server.api import Call
@@ -27,12 +26,12 @@ _threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="stoker-fetch")
 _readers = ThreadPoolExecutor(_READ_AT_A_TIME, thread_name_prefix="stoker-documents")
 
 
-async def resolve_files(call: Call[Any], card: ModelCard, messages: object, where: str) -> None:
+async def resolve_files(call: Call[Any], media: Collection[str], messages: object, where: str) -> None:
     """Inserts all files that messages name by URL or id, and replaces documents by their text and images.
 
     Args:
         call: the request; stored files must belong to its client.
-        card: card of the model.
+        media: the kinds of files that the model accepts, such as `image`.
         messages: plain JSON in the shape of any API; modified in place.
         where: name of the messages' field in the request, for errors.
 
@@ -42,18 +41,18 @@ async def resolve_files(call: Call[Any], card: ModelCard, messages: object, wher
         UnsupportedParameter: a stored file is named, but the server stores no files.
     """
     if has_documents(messages) or any(references(messages, where)):
-        await call.wait(_resolve(call, card, messages, where))
+        await call.wait(_resolve(call, media, messages, where))
 
 
-async def _resolve(call: Call[Any], card: ModelCard, messages: object, where: str) -> None:
-    await fetch_files(messages, card, call.config, where)
+async def _resolve(call: Call[Any], media: Collection[str], messages: object, where: str) -> None:
+    await fetch_files(messages, media, call.config, where)
     stored = [reference for reference in references(messages, where) if reference.file_id]
     if stored:
         files = call.server.part(Batches, _no_store).files
         await take_stored(stored, files, owner_in_store(call.request.scope), where)
     if has_documents(messages):
         reader = call.server.part(DocumentReader, DocumentReader)
-        takes_images = "image" in card.media
+        takes_images = "image" in media
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(_readers, _read, messages, reader, takes_images, where)
 
@@ -102,13 +101,13 @@ def _content(path: Path, reference: Reference) -> bytes:
 
 
 async def fetch_files(
-    messages: object, card: ModelCard, config: ServerConfig, where: str, rules: Rules | None = None
+    messages: object, media: Collection[str], config: ServerConfig, where: str, rules: Rules | None = None
 ) -> None:
     """Replaces each URL of a file by a `data:` URL, if the settings allow downloads and the model accepts such files.
 
     Args:
         messages: plain JSON in the shape of any API; modified in place.
-        card: card of the model.
+        media: the kinds of files that the model accepts, such as `image`.
         config: says whether files are downloaded, and from which domains.
         where: name of the messages' field in the request, for errors.
         rules: replaces the rules of `config`, for tests.
@@ -118,7 +117,7 @@ async def fetch_files(
     """
     if config.media_urls == "off":
         return
-    takes_images = "image" in card.media
+    takes_images = "image" in media
     found = [each for each in references(messages, where) if each.url and (takes_images or not each.is_image)]
     _check_count(found, where)
     rules = rules or Rules(domains=config.allowed_media_domains)

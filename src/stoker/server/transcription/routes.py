@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import cast
 
 from starlette.responses import Response
@@ -19,6 +20,7 @@ from stoker.runtime.registry import ServedModel
 from stoker.runtime.whisper import Transcribes
 from stoker.server.answer import stream, whole
 from stoker.server.api import Call, Router
+from stoker.server.azure import of_deployment
 from stoker.server.errors import error_event
 from stoker.server.generation import Generation
 from stoker.server.transcription.replies import (
@@ -85,6 +87,7 @@ async def translations(call: Call[None]) -> Response | EventStream:
 
 
 async def _answered(call: Call[None], asked: Asked) -> Response | EventStream:
+    asked = replace(asked, form=of_deployment(asked.form, call.request.scope))
     served = await call.lease(asked.form.model)
     if isinstance(served.runtime, Transcribes):
         return await _transcribed(call, asked, served.runtime)

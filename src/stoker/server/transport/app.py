@@ -16,10 +16,11 @@ from stoker.runtime.registry import Registry
 from stoker.server.access.control import AccessControl, CrossOrigin
 from stoker.server.access.keys import ApiKeys
 from stoker.server.api import Server, routes_of
+from stoker.server.azure import AzurePaths
 from stoker.server.batches.batches import BatchBorder, Batches
 from stoker.server.batches.files import FileStore
 from stoker.server.config import ServerConfig
-from stoker.server.endpoints import ROUTERS
+from stoker.server.endpoints import AZURE_ENDPOINTS, ROUTERS
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
 from stoker.server.leasing import LeaseBorder
 from stoker.server.observe.response_counts import ResponseCounts
@@ -64,7 +65,8 @@ def create_app(
         if isinstance(part, Batches):
             part.serve_with(RequestBorder(BatchBorder(app), config, ResponseCounts()))
     app = CrossOrigin(AccessControl(app, config, keys or ApiKeys(config)), config)
-    return RequestBorder(app if spans is None else Tracing(app, spans), config, counts)
+    app = AzurePaths(app if spans is None else Tracing(app, spans), AZURE_ENDPOINTS)
+    return RequestBorder(app, config, counts)
 
 
 def open_batches(config: ServerConfig, concurrency: int) -> Batches | None:

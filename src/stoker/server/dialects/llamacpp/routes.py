@@ -139,7 +139,7 @@ async def detokenize(call: Call[DetokenizeRequest]) -> Response:
 )
 async def apply_template(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
-    await resolve_files(call, runtime.card, call.body.messages, "messages")
+    await resolve_files(call, runtime.card.media, call.body.messages, "messages")
     return json_response(TemplateReply(await call.off_loop(chat_prompt, call.body, runtime, call.thoughts)))
 
 

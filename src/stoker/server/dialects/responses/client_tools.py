@@ -31,6 +31,7 @@ from stoker.server.dialects.responses.client_tool_types import (
     ShellOutput,
 )
 from stoker.server.dialects.responses.input_types import InputCallOutput, InputCustomCallOutput
+from stoker.server.dialects.responses.summaries import SUMMARY
 from stoker.text.messages import Json, Message
 
 T = TypeVar("T")
@@ -250,6 +251,8 @@ def _printed(output: ShellOutput) -> str:
 def plain_messages(messages: Sequence[Message], names: Mapping[str, str]) -> list[Message]:
     """The messages for a chat template, which knows functions only, by one name: without namespaces and client tools.
 
+    Summaries become plain messages, too.
+
     Args:
         messages: the messages.
         names: the model's names of the request's client tools, by type.
@@ -259,7 +262,7 @@ def plain_messages(messages: Sequence[Message], names: Mapping[str, str]) -> lis
 
 def _plain(message: Message, names: Mapping[str, str]) -> Message:
     calls = tuple(_plain_call(call, names) for call in message.tool_calls)
-    extra = {name: value for name, value in message.extra.items() if name != _CLIENT_RESULT}
+    extra = {name: value for name, value in message.extra.items() if name not in (_CLIENT_RESULT, SUMMARY)}
     return replace(message, tool_calls=calls, extra=extra)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, get_args
 
 import msgspec
 from starlette.responses import Response
 
-from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.errors import InvalidInput, ModelNotLoaded, UnsupportedParameter
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.conversations import Entry, StoredConversation
 from stoker.server.dialects.responses.input_items import page_of
@@ -17,6 +18,7 @@ from stoker.server.dialects.responses.keeping import kept_conversations, stored_
 from stoker.server.dialects.responses.requests import item_messages
 from stoker.server.errors import json_response
 from stoker.server.fields import FieldTable, honoured
+from stoker.server.remote_files.messages import resolve_files
 from stoker.text.messages import Message
 
 
@@ -82,7 +84,7 @@ _ALIAS = "/conversations/{conversation_id}"
 async def create(call: Call[ConversationRequest]) -> Response:
     if stored_responses(call).is_off:
         raise UnsupportedParameter("this server stores no conversations (`max_stored_responses` is 0)")
-    messages = _messages(call, call.body.items or ())
+    messages = await _messages(call, call.body.items or [])
     return json_response(_reply(kept_conversations(call).create(call.owner, call.body.metadata or {}, messages)))
 
 
@@ -127,7 +129,8 @@ async def delete(call: Call[None]) -> Response:
 async def add_items(call: Call[ConversationItemsRequest]) -> Response:
     if not call.body.items:
         raise InvalidInput("`items` must be a list with at least one item", parameter="items")
-    messages = _messages(call, call.body.items)
+    kept_conversations(call).get(call.owner, _conversation_id(call))  # before files are downloaded for nothing
+    messages = await _messages(call, call.body.items)
     return json_response(_list(kept_conversations(call).add(call.owner, _conversation_id(call), messages)))
 
 
@@ -175,9 +178,19 @@ def _conversation_id(call: Call[Any]) -> str:
     return call.path_parameter("conversation_id")
 
 
-def _messages(call: Call[Any], items: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+async def _messages(call: Call[Any], items: list[dict[str, Any]]) -> tuple[Message, ...]:
+    await resolve_files(call, _media(call), items, "items")
     store = stored_responses(call)
     return item_messages(items, "items", lambda item_id, where: store.message(call.owner, item_id, where))
+
+
+def _media(call: Call[Any]) -> set[str]:
+    """The kinds of files that a loaded model accepts: a conversation belongs to no model."""
+    found = set[str]()
+    for served in call.registry.models:
+        with suppress(ModelNotLoaded):
+            found.update(served.runtime.card.media)
+    return found
 
 
 def _reply(conversation: StoredConversation) -> Conversation:

@@ -124,13 +124,13 @@ class Conversations:
         """Creates a conversation.
 
         Raises:
-            InvalidInput: the metadata are too large.
+            InvalidInput: the metadata or the messages are too large.
         """
         _check(metadata)
         made = StoredConversation(
             conversation_id=f"{_PREFIX}{uuid.uuid4().hex}", created_at=int(self._now()), metadata=metadata
         )
-        return self._keep(owner, made.with_messages(messages))
+        return self._keep_checked(owner, made.with_messages(messages))
 
     def get(self, owner: str, conversation_id: str, parameter: str = "conversation_id") -> StoredConversation:
         """A conversation as it is now.
@@ -159,9 +159,10 @@ class Conversations:
 
         Raises:
             ConversationNotFound: see `get`.
+            InvalidInput: the conversation would be too large; it stays as it was.
         """
         before = self.get(owner, conversation_id)
-        return self._keep(owner, before.with_messages(messages)).entries[len(before.parts) :]
+        return self._keep_checked(owner, before.with_messages(messages)).entries[len(before.parts) :]
 
     def answered(self, owner: str, conversation_id: str, messages: Sequence[Message], response: Response) -> None:
         """Adds the input and the output of a response; does nothing if the conversation was deleted in the meantime."""
@@ -188,6 +189,13 @@ class Conversations:
         """
         self.get(owner, conversation_id)
         self._shelf.remove((owner, conversation_id))
+
+    def _keep_checked(self, owner: str, conversation: StoredConversation) -> StoredConversation:
+        """Stores a conversation; raises InvalidInput if it is too large, and leaves an earlier version stored."""
+        if not self._shelf.has_room(conversation):
+            message = "with these items, the conversation is larger than this server stores (`max_stored_bytes`)"
+            raise InvalidInput(message, parameter="items")
+        return self._keep(owner, conversation)
 
     def _keep(self, owner: str, conversation: StoredConversation) -> StoredConversation:
         self._shelf.put((owner, conversation.conversation_id), conversation)

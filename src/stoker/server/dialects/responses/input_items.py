@@ -27,7 +27,9 @@ from stoker.server.dialects.responses.input_types import (
     InputPart,
     InputReasoning,
 )
-from stoker.server.dialects.responses.reasoning_types import ReasoningText
+from stoker.server.dialects.responses.reasoning_types import Compaction, ReasoningText
+from stoker.server.dialects.responses.sealing import sealed_summary
+from stoker.server.dialects.responses.summaries import summary_of
 from stoker.server.dialects.responses.tools import namespace_of
 from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json, Message, Part, TextPart
@@ -85,7 +87,8 @@ def item_parts(stem: str, message: Message) -> Iterator[tuple[str, Message]]:
         yield f"{result_prefix(message)}_{stem}", message
         return
     if message.content is not None or not message.tool_calls:
-        yield f"msg_{stem}", replace(message, tool_calls=())
+        prefix = "msg" if summary_of(message) is None else "cmp"
+        yield f"{prefix}_{stem}", replace(message, tool_calls=())
     for number in range(len(message.tool_calls)):
         yield _call_part(stem, message, number)
 
@@ -110,6 +113,8 @@ def item_of(item_id: str, part: Message) -> InputItem:
         return result_item(item_id, part)
     if part.tool_calls:
         return _call(item_id, part.tool_calls[0])
+    if (summary := summary_of(part)) is not None:
+        return Compaction(id=item_id, encrypted_content=sealed_summary(summary))
     if item_id.startswith("rs_"):
         return InputReasoning(id=item_id, content=[ReasoningText(text=part.reasoning or "")])
     pieces = part.content if isinstance(part.content, tuple) else (TextPart(part.text),)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.server.dialects.responses.client_tool_types import ClientCall, ClientCallOutput
-from stoker.server.dialects.responses.reasoning_types import ReasoningText, SummaryText
+from stoker.server.dialects.responses.reasoning_types import Compaction, ReasoningText, SummaryText
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +85,7 @@ class InputCustomCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field
 
 InputItem: TypeAlias = (
     InputMessage
+    | Compaction
     | InputCall
     | InputCustomCall
     | InputCallOutput

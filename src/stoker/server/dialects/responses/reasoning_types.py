@@ -1,4 +1,4 @@
-"""The JSON types of the reasoning in a response."""
+"""The JSON types of the reasoning in a response, and of the summary of a conversation."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"
     def text(self) -> str:
         """The reasoning."""
         return "".join(part.text for part in (*self.content, *self.summary))
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
+    """A summary that stands for a part of the conversation."""
+
+    id: str
+    encrypted_content: str
+    """The summary as one opaque text, which is not encrypted."""

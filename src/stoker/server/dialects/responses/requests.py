@@ -24,6 +24,7 @@ from stoker.server.dialects.responses.client_tools import (
 )
 from stoker.server.dialects.responses.sealing import unsealed
 from stoker.server.dialects.responses.shelf import bytes_of
+from stoker.server.dialects.responses.summaries import since_summary, summary_in, summary_message
 from stoker.server.dialects.responses.tools import (
     flat_tools,
     full_name,
@@ -52,21 +53,29 @@ FindItem: TypeAlias = Callable[[str, str], Message]
 """Finds a stored message by its id and by the path at which the request names it."""
 
 
-def input_messages(wire: ResponsesRequest | ResponsePromptRequest, find: FindItem) -> tuple[Message, ...]:
-    """The messages of a request's input.
+def input_messages(
+    wire: ResponsesRequest | ResponsePromptRequest, find: FindItem, *, is_optional: bool = False
+) -> tuple[Message, ...]:
+    """The messages of a request's input, which may be missing with a conversation, or if it `is_optional`.
 
     Raises:
         InvalidInput: an item is malformed; `fields["parameter"]` is its path.
         UnsupportedParameter: the type of an item is not supported.
         ResponseNotFound: an item refers to a message that is not stored.
     """
-    if wire.input is None and not wire.conversation:
+    if wire.input is None and not (wire.conversation or is_optional):
         raise InvalidInput("`input` is missing", parameter="input")
     if wire.input is None or isinstance(wire.input, str):
         return () if wire.input is None else (Message(role="user", content=wire.input),)
     if not wire.input:
         raise InvalidInput("`input` is an empty list", parameter="input")
-    return item_messages(wire.input, "input", find)
+    items = wire.input[:-1] if wants_summary(wire) else wire.input
+    return item_messages(items, "input", find)
+
+
+def wants_summary(wire: ResponsesRequest | ResponsePromptRequest) -> bool:
+    """Whether the last item of the input asks for a summary of the conversation, not for an answer."""
+    return isinstance(wire.input, list) and bool(wire.input) and wire.input[-1].get("type") == "compaction_trigger"
 
 
 def item_messages(items: Sequence[Mapping[str, Any]], where: str, find: FindItem) -> tuple[Message, ...]:
@@ -136,7 +145,7 @@ def response_request(
     _check_background(wire)
     sampling = sampling_params(wire, _logprobs(wire))
     grammar = response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
-    asked = replace(_asked(wire, messages), grammar=grammar)
+    asked = replace(asked_conversation(wire, messages), grammar=grammar)
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
     plan = planned(recalled(asked, caller.thoughts), runtime)
@@ -155,15 +164,16 @@ def response_counting(
 
     Errors are those of `response_request`.
     """
-    return prompt_question(recalled(_asked(wire, messages), thoughts), runtime)
+    return prompt_question(recalled(asked_conversation(wire, messages), thoughts), runtime)
 
 
-def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:
+def asked_conversation(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:
+    """The conversation with the instructions and tools of a request. Errors are those of `response_request`."""
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     effort = wire.reasoning.effort if wire.reasoning is not None else None
     names = names_of_client_tools(wire.tools or ())
     return Conversation(
-        messages=[*instructions, *plain_messages(messages, names)],
+        messages=[*instructions, *plain_messages(since_summary(messages), names)],
         tools=tools_of(flat_tools(wire.tools or (), names), own_choice(wire.tool_choice, names)),
         thinking=Thinking(is_on=False if effort == "none" else None, is_preference=True),
         template_kwargs=template_kwargs(wire.chat_template_kwargs, effort),
@@ -217,6 +227,8 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
             return {**message_to_dict(message), "content": message.content, **calls}
         case "reasoning":
             return {"reasoning": _reasoning(item, where)}
+        case "compaction" | "compaction_summary":
+            return summary_message(summary_in(item) or "")
         case _:
             message = f"`{where}`: items of type {kind!r} are not supported here"
             raise UnsupportedParameter(message, parameter=where)

@@ -17,20 +17,29 @@ from stoker.errors import InvalidInput, ResponseNotFound, StokerError, Unsupport
 from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
+from stoker.server.dialects.responses.compaction import (
+    CompactedResponse,
+    CompactionWriter,
+    SummaryWriter,
+    compaction_request,
+)
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.event_log import EventLog
 from stoker.server.dialects.responses.input_items import input_parts, page_of
 from stoker.server.dialects.responses.input_types import InputItems
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import (
+    asked_conversation,
     conversation_id_of,
     input_messages,
     response_counting,
     response_request,
     seals_reasoning,
+    wants_summary,
 )
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.server.dialects.responses.types import (
+    COMPACTION_FIELDS,
     RESPONSE_PROMPT_FIELDS,
     RESPONSES_FIELDS,
     RESPONSES_NESTED,
@@ -46,6 +55,7 @@ from stoker.server.errors import error_event, internal_error_body, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.observe.bug_log import log_bug
 from stoker.server.remote_files.messages import resolve_files
+from stoker.server.request.request import Caller
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
 from stoker.text.messages import Message
@@ -92,6 +102,25 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
 
 @router.endpoint(
     "POST",
+    "/v1/responses/compact",
+    "Summarizes a conversation: the reply has its user messages and a summary, as the input of the next response.",
+    aliases=("/responses/compact",),
+    body=ResponsePromptRequest,
+    fields=COMPACTION_FIELDS,
+    nested=RESPONSES_NESTED,
+    reply=CompactedResponse,
+)
+async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStream:
+    asked, caller = await _understand(call, is_input_optional=True), call.caller("resp", "_")
+    runtime = asked.served.runtime
+    conversation = asked_conversation(call.body, asked.messages)
+    generating = await call.off_loop(compaction_request, conversation, call.body.model, runtime, caller, call.config)
+    writer = CompactionWriter(caller.reply_id, int(time.time()), asked.messages, runtime.card.context_size)
+    return await answer(Asked(call.request, call.config, asked.served, generating), lambda _: writer, is_stream=False)
+
+
+@router.endpoint(
+    "POST",
     "/v1/responses",
     "Generates a response, and stores it so that it can be fetched and continued.",
     aliases=("/responses",),
@@ -106,7 +135,7 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     asked = await _understand(call)
     _check_kept(wire, asked.store)
     caller = call.caller("resp", "_")
-    generating = await call.off_loop(response_request, wire, asked.messages, asked.served.runtime, caller, call.config)
+    generating = await _generating(call, asked, caller)
     response = new_response(wire, generating, asked.served.model_id, int(time.time()))
     keep_thought, seals = caller.thoughts.keep, seals_reasoning(wire)
     if asked.conversation_id is not None:
@@ -114,7 +143,10 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     if asked.store.is_off:
         response = msgspec.structs.replace(response, store=False)
     keep = partial(_converse if wire.background else _keep, asked)  # a background job's response is stored by the store
-    writer = ResponseWriter(response, keep, keep_thought=keep_thought, seals=seals)
+    if wants_summary(wire):
+        writer = SummaryWriter(response, keep, asked.served.runtime.card.context_size)
+    else:
+        writer = ResponseWriter(response, keep, keep_thought=keep_thought, seals=seals)
     if wire.background:
         return await _begin(call, generating, writer, asked)
     asking = Asked(call.request, call.config, asked.served, generating)
@@ -177,19 +209,29 @@ def _response_id(call: Call[None]) -> str:
     return call.path_parameter("response_id")
 
 
-async def _understand(call: Call[ResponsesRequest] | Call[ResponsePromptRequest]) -> _Asked:
+async def _understand(
+    call: Call[ResponsesRequest] | Call[ResponsePromptRequest], *, is_input_optional: bool = False
+) -> _Asked:
     store, conversations, wire = stored_responses(call), kept_conversations(call), call.body
     conversation_id = conversation_id_of(wire)
     served = await call.lease(wire.model)
-    await resolve_files(call, served.runtime.card, wire.input, "input")
-    added = input_messages(wire, partial(store.message, call.owner))
+    await resolve_files(call, served.runtime.card.media, wire.input, "input")
+    added = input_messages(wire, partial(store.message, call.owner), is_optional=is_input_optional)
     if conversation_id is not None:
         earlier = conversations.get(call.owner, conversation_id, "conversation").messages
     else:
         earlier = _earlier(store, call.owner, wire.previous_response_id)
     if not (earlier or added):
-        raise InvalidInput("neither `conversation` nor `input` has a message", parameter="input")
+        raise InvalidInput("there is no message in `input`, or before it", parameter="input")
     return _Asked(served, call.owner, (*earlier, *added), store, conversations, conversation_id, added)
+
+
+async def _generating(call: Call[ResponsesRequest], asked: _Asked, caller: Caller) -> GenerationRequest:
+    wire, runtime = call.body, asked.served.runtime
+    if not wants_summary(wire):
+        return await call.off_loop(response_request, wire, asked.messages, runtime, caller, call.config)
+    conversation = asked_conversation(wire, asked.messages)
+    return await call.off_loop(compaction_request, conversation, wire.model, runtime, caller, call.config)
 
 
 def _check_kept(wire: ResponsesRequest, store: ResponseStore) -> None:

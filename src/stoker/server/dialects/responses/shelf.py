@@ -61,6 +61,10 @@ class Shelf:
         """Whether the configuration disables storage."""
         return self._config.max_stored_responses == 0
 
+    def has_room(self, value: Kept) -> bool:
+        """Whether a value can be stored: whether it is within the limit of bytes."""
+        return value.size_bytes <= self._config.max_stored_bytes
+
     def put(self, key: Key, value: Kept) -> None:
         """Stores a value under a key, and replaces any other. A value larger than the limit of bytes is not stored."""
         self.remove(key)

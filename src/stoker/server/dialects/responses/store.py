@@ -21,8 +21,10 @@ from stoker.server.dialects.responses.client_tool_types import ClientCall, Local
 from stoker.server.dialects.responses.client_tools import client_call
 from stoker.server.dialects.responses.event_log import EventLog
 from stoker.server.dialects.responses.input_items import item_part
-from stoker.server.dialects.responses.reasoning_types import OutputReasoning
+from stoker.server.dialects.responses.reasoning_types import Compaction, OutputReasoning
+from stoker.server.dialects.responses.sealing import unsealed_summary
 from stoker.server.dialects.responses.shelf import Key, Shelf, bytes_of
+from stoker.server.dialects.responses.summaries import shown_summary
 from stoker.server.dialects.responses.tools import full_name, namespace_of
 from stoker.server.dialects.responses.types import (
     OutputCall,
@@ -43,7 +45,7 @@ _RUNNING = ("queued", "in_progress")
 _LOG_SHARE = 8
 """A log of events is stored up to this fraction of `max_stored_bytes`, as its denominator."""
 _INPUT_ID = re.compile(
-    r"((msg|fco|ctco|sho|lsho|apco)_|(?P<call>fc|ctc|sh|lsh|apc)_)"
+    r"((msg|cmp|fco|ctco|sho|lsho|apco)_|(?P<call>fc|ctc|sh|lsh|apc)_)"
     r"(?P<stem>[0-9a-f]+_(?P<index>0|[1-9][0-9]{0,8}))(?(call)_(?P<number>0|[1-9][0-9]{0,8}))"
 )
 """Ids of the items of a response's input, see `item_parts`. Calls in the output have one number, not two."""
@@ -90,10 +92,13 @@ class Stored:
 
 
 def answer_of(items: Sequence[OutputItem]) -> Message:
-    """Joins the output items of a response to one message of the assistant."""
+    """Joins the output items of a response to one message of the assistant; a summary is alone."""
+    for item in items:
+        if isinstance(item, Compaction):
+            return shown_summary(unsealed_summary(item.encrypted_content) or "")
     texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
     thoughts = [item.text for item in items if isinstance(item, OutputReasoning)]
-    calls = [_call(item) for item in items if not isinstance(item, OutputMessage | OutputReasoning)]
+    calls = [_call(item) for item in items if not isinstance(item, OutputMessage | OutputReasoning | Compaction)]
     return Message(
         role="assistant",
         content="".join(texts) if texts or not calls else None,
@@ -118,15 +123,15 @@ def _call(item: OutputCall | OutputCustomCall | ClientCall) -> dict[str, Json]:
 
 
 def _cancelled(response: Response) -> Response:
-    output = [
-        _cut_off(item) if isinstance(item, PatchCall) else msgspec.structs.replace(item, status="incomplete")
-        for item in response.output
-    ]
-    return msgspec.structs.replace(response, status="cancelled", output=output)
+    return msgspec.structs.replace(response, status="cancelled", output=[_cut_off(item) for item in response.output])
 
 
-def _cut_off(item: PatchCall) -> PatchCall:
-    return item if item.status == "completed" else without_diff(item)
+def _cut_off(item: OutputItem) -> OutputItem:
+    if isinstance(item, Compaction):  # it is written as a whole
+        return item
+    if isinstance(item, PatchCall):
+        return item if item.status == "completed" else without_diff(item)
+    return msgspec.structs.replace(item, status="incomplete")
 
 
 @dataclass(slots=True)

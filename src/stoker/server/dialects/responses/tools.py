@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.server.dialects.responses.client_tools import client_function, named_choice
+from stoker.server.dialects.responses.summaries import summary_in
 from stoker.server.fields import note_ignored
 
 _HOSTED = ("web_search", "image_generation", "tool_search")
@@ -29,6 +30,7 @@ _HOSTED_ITEMS = frozenset(
         "program",
         "program_output",
         "compaction",
+        "compaction_summary",
         "compaction_trigger",
     }
 )
@@ -36,12 +38,12 @@ _HOSTED_ITEMS = frozenset(
 
 
 def is_of_hosted_tool(item: Mapping[str, Any]) -> bool:
-    """Whether an item of a conversation is the work of OpenAI's servers.
+    """Whether an item of a conversation is the work of OpenAI's servers, and not a summary of this one.
 
     Such items occur in conversations that began with OpenAI's models. They have no results, or encrypted ones, but the
     text of the answer tells what they were used for.
     """
-    return str(item.get("type")) in _HOSTED_ITEMS
+    return str(item.get("type")) in _HOSTED_ITEMS and summary_in(item) is None
 
 
 def own_choice(choice: object, names: Mapping[str, str]) -> object:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.server.dialects.responses.client_tool_types import ClientCall
-from stoker.server.dialects.responses.reasoning_types import OutputReasoning, SummaryText
+from stoker.server.dialects.responses.reasoning_types import Compaction, OutputReasoning, SummaryText
 from stoker.server.fields import FieldTable, Ignored, NestedTables, Refused, honoured, ignored
 from stoker.server.request.fields import GenerationFields, Int
 from stoker.server.request.policies import NOTHING_GENERATED, SHARED
@@ -150,7 +150,7 @@ class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag="custom_to
     """The tool's namespace, if it has one."""
 
 
-OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | ClientCall
+OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | ClientCall | Compaction
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
@@ -370,6 +370,12 @@ class DiffDoneEvent(_ItemEvent, frozen=True, kw_only=True):
     type: str = "response.apply_patch_call_operation_diff.done"
 
 
+class CompactingEvent(_ItemEvent, frozen=True, kw_only=True):
+    """`response.compaction.compacting`: the model writes a summary."""
+
+    type: str = "response.compaction.compacting"
+
+
 Event: TypeAlias = (
     ResponseEvent
     | OutputItemEvent
@@ -384,6 +390,7 @@ Event: TypeAlias = (
     | InputDoneEvent
     | ShellCommandEvent
     | DiffDoneEvent
+    | CompactingEvent
 )
 
 _OWN: FieldTable = {
@@ -392,7 +399,9 @@ _OWN: FieldTable = {
     "max_tool_calls": Ignored("it counts calls of built-in tools, of which there are none"),
     "prompt": Refused("there are no stored prompt templates"),
     "truncation": Ignored("prompts that are too long are refused, never truncated"),
-    "context_management": Ignored("the conversation is used as sent: nothing is summarized or truncated"),
+    "context_management": Ignored(
+        "a conversation is summarized only by `/v1/responses/compact` and `compaction_trigger`"
+    ),
     "logprobs": Refused('ask for them with `include: ["message.output_text.logprobs"]`', (False,)),
     "background_options": Ignored("background requests start as soon as there is room"),
     "image": Ignored("images are refused"),
@@ -412,6 +421,13 @@ RESPONSES_NESTED: NestedTables = {
     ),
 }
 RESPONSES_FIELDS: FieldTable = honoured(ResponsesRequest, SHARED, _OWN)
+COMPACTION_FIELDS: FieldTable = honoured(
+    ResponsePromptRequest,
+    ignored(ResponsesRequest, "a summary is written with the model's own settings"),
+    SHARED,
+    _OWN,
+    {"stream": Refused("the summary comes as one reply", (False,))},
+)
 RESPONSE_PROMPT_FIELDS: FieldTable = honoured(
     ResponsePromptRequest, ignored(ResponsesRequest, NOTHING_GENERATED), SHARED, _OWN
 )

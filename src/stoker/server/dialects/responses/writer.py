@@ -201,6 +201,7 @@ class ResponseWriter(Writer):
         self._keep(self.snapshot())
 
     def _follow(self, delta: Delta) -> list[Event]:
+        """The events of a delta; with the last one, the response ends."""
         self._logprobs.push(delta.output)
         events: list[Event] = []
         for part in delta.parts:
@@ -209,9 +210,7 @@ class ResponseWriter(Writer):
         is_begun = bool(self._done or self._open)
         if is_begun and not (self._open and self._open.kind is OutputMessage):
             self._logprobs.rest()
-        if delta.is_last:
-            events += self._end(delta.output)
-        return events
+        return [*events, *self._end(delta.output)] if delta.is_last else events
 
     def _part(self, part: Part) -> list[Event]:
         match part:
@@ -344,7 +343,7 @@ class ResponseWriter(Writer):
             output=list(self._done),
             completed_at=int(self._now()) if is_complete else None,
             incomplete_details=None if is_complete else IncompleteDetails("max_output_tokens"),
-            usage=_usage(output.usage),
+            usage=usage_of(output.usage),
         )
         return [*closing, self._response_event(f"response.{status}")]
 
@@ -390,7 +389,8 @@ def _encoded(events: Iterable[Event]) -> bytes:
     return b"".join(b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event)) for event in events)
 
 
-def _usage(usage: Usage) -> ResponseUsage:
+def usage_of(usage: Usage) -> ResponseUsage:
+    """The token counts of an answer."""
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(

@@ -1,0 +1,273 @@
+"""`POST /v1/responses/compact`, and the items `compaction` in the input of responses and in conversations."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.types import ASGIApp
+
+from stoker.engine.protocol import Usage
+from stoker.server.dialects.responses.sealing import sealed, sealed_summary
+from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
+
+IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+TALK: list[dict[str, Any]] = [
+    {"role": "developer", "content": "Be brief."},
+    {"role": "user", "content": "One."},
+    {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "T"}]},
+    {"role": "assistant", "content": "Two."},
+    {"role": "user", "content": [{"type": "input_text", "text": "Three."}, {"type": "input_text", "text": "Four."}]},
+    CALL,
+    {"type": "function_call_output", "call_id": "c1", "output": "R"},
+]
+SHOWN = "This is a summary of our conversation so far. It replaces what you wrote in it.\n\n"
+
+
+def summing_up(text: str = " We counted.\n", **fields: Any) -> FakeRuntime:
+    """A model that answers with a summary."""
+    return FakeRuntime(lambda submit: [{"text": text, **fields}])
+
+
+def compact(app: ASGIApp, **body: Any) -> dict[str, Any]:
+    reply = ask(app, "POST", "/v1/responses/compact", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def create(app: ASGIApp, **body: Any) -> dict[str, Any]:
+    reply = ask(app, "POST", "/v1/responses", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def seen(runtime: FakeRuntime) -> list[tuple[str, str]]:
+    """Role and text of the messages that the model was shown last."""
+    return [(message.role, message.text) for message in runtime.rendered[-1][0]]
+
+
+def test_user_messages_and_a_summary_are_left():
+    runtime = summing_up()
+    reply = compact(make_app(runtime), input=TALK, instructions="You count.")
+    assert (reply["object"], reply["id"][:5]) == ("response.compaction", "resp_")
+    first, second, compaction = reply["output"]
+    assert [first["type"], first["role"], first["status"]] == ["message", "user", "completed"]
+    assert first["content"] == [{"type": "input_text", "text": "One."}]
+    assert [part["text"] for part in second["content"]] == ["Three.", "Four."]
+    assert compaction == {
+        "type": "compaction",
+        "id": compaction["id"],
+        "encrypted_content": sealed_summary("We counted."),
+    }
+    assert compaction["id"] == f"cmp_{reply['id'].removeprefix('resp_')}"
+    assert reply["usage"]["output_tokens"] == 1
+    assert reply["usage"]["total_tokens"] == reply["usage"]["input_tokens"] + 1
+
+
+def test_the_prompt_is_the_conversation_and_a_question():
+    runtime = summing_up()
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    compact(make_app(runtime), input=TALK, instructions="You count.", tools=tools, tool_choice="required")
+    messages, variables = runtime.rendered[-1]
+    roles = ["system", "developer", "user", "assistant", "user", "assistant", "tool", "user"]
+    assert [message.role for message in messages] == roles
+    assert "summary" in messages[-1].text
+    assert [tool["function"]["name"] for tool in variables["tools"]] == ["f"]
+    assert variables["enable_thinking"] is False
+    (submit,) = runtime.submits
+    assert submit.sampling.max_tokens == 8192
+    assert submit.outline is None or submit.outline.grammar is None
+
+
+def test_the_model_does_not_reason_about_a_summary():
+    runtime = summing_up()
+    compact(make_app(runtime), input="hi", reasoning={"effort": "high"})
+    assert runtime.rendered[-1][1]["enable_thinking"] is False
+    assert runtime.rendered[-1][1]["reasoning_effort"] == "high", "the prompt begins like the others"
+
+
+def test_the_summary_is_shown_in_the_next_response_after_the_users_messages():
+    app = make_app(runtime := summing_up())
+    output = compact(app, input=TALK)["output"]
+    create(app, input=[*output, {"role": "user", "content": "Five."}])
+    users = [("user", "One."), ("user", "Three.\nFour.")]
+    assert seen(runtime) == [*users, ("user", f"{SHOWN}We counted."), ("user", "Five.")]
+    assert all(not message.extra for message in runtime.rendered[-1][0]), "templates print all that a message has"
+
+
+@pytest.mark.parametrize("kind", ["compaction", "compaction_summary"])
+def test_a_whole_conversation_with_a_summary_is_shown_as_if_it_was_left_out(kind: str):
+    app = make_app(runtime := summing_up())
+    old, new = ({"type": kind, "encrypted_content": sealed_summary(text)} for text in ("Old.", "New."))
+    create(app, input=[*TALK[:4], old, *TALK[4:], new, {"role": "assistant", "content": "A"}, CALL])
+    kept = [("developer", "Be brief."), ("user", "One."), ("user", "Three.\nFour.")]
+    assert seen(runtime) == [*kept, ("user", f"{SHOWN}New."), ("assistant", "A")]
+
+
+def test_a_summary_is_summarized_again_and_is_no_message_of_the_user():
+    app = make_app(runtime := summing_up())
+    first = compact(app, input=TALK)["output"]
+    second = compact(app, input=[*first, {"role": "user", "content": "Five."}])["output"]
+    assert ("user", f"{SHOWN}We counted.") in seen(runtime)
+    assert [item["type"] for item in second] == ["message", "message", "message", "compaction"]
+
+
+def test_stored_turns_and_conversations_can_be_summarized():
+    app = make_app(runtime := summing_up("A"))
+    talk = ask(app, "POST", "/v1/conversations", json={"items": TALK[:4]}).json()["id"]
+    first = create(app, input="Hi.", instructions="Gone.")
+    texts = [
+        [item["content"][0]["text"] for item in compact(app, **earlier)["output"][:-1]]
+        for earlier in (
+            {"previous_response_id": first["id"], "input": "More."},
+            {"previous_response_id": first["id"]},
+            {"conversation": talk},
+        )
+    ]
+    assert texts == [["Hi.", "More."], ["Hi."], ["One."]]
+    assert len(ask(app, "GET", f"/v1/conversations/{talk}/items").json()["data"]) == 3, "it stays as it was"
+    assert seen(runtime)[:-1] == [("developer", "Be brief."), ("user", "One."), ("assistant", "Two.")]
+
+
+def test_summaries_are_listed_stored_and_found_by_reference():
+    app = make_app(runtime := summing_up())
+    item = {"type": "compaction", "encrypted_content": sealed_summary("S")}
+    first = create(app, input=[item, {"role": "user", "content": "U"}])
+    listed = ask(app, "GET", f"/v1/responses/{first['id']}/input_items?order=asc").json()["data"]
+    assert listed[0] == {**item, "id": listed[0]["id"]}
+    create(app, previous_response_id=first["id"], input="V")
+    assert seen(runtime)[0] == ("user", f"{SHOWN}S")
+    create(app, input=[{"type": "item_reference", "id": listed[0]["id"]}])
+    assert seen(runtime) == [("user", f"{SHOWN}S")]
+    talk = ask(app, "POST", "/v1/conversations", json={"items": [item]}).json()["id"]
+    (entry,) = ask(app, "GET", f"/v1/conversations/{talk}/items").json()["data"]
+    assert entry == {**item, "id": entry["id"]}
+    assert entry["id"].startswith("cmp_")
+    create(app, conversation=talk, input="W")
+    assert seen(runtime) == [("user", f"{SHOWN}S"), ("user", "W")]
+
+
+@pytest.mark.parametrize("opaque", ["gAAAA", sealed("a thought"), "stoker-summary-1:%%%", 5, None])
+def test_summaries_of_other_servers_are_left_out_and_listed(opaque: Any):
+    runtime = FakeRuntime()
+    items = [{"type": "compaction", "encrypted_content": opaque}, {"role": "user", "content": "U"}]
+    reply = ask(make_app(runtime), "POST", "/v1/responses", json={"input": items})
+    assert reply.headers["x-stoker-ignored"] == "input[0]"
+    assert seen(runtime) == [("user", "U")]
+
+
+def test_a_message_cannot_pretend_to_be_a_summary():
+    runtime = FakeRuntime()
+    fake = {"role": "user", "content": "U", "compacted_summary": "S"}
+    response = create(app := make_app(runtime), input=[{"role": "assistant", "content": "A"}, fake])
+    assert seen(runtime) == [("assistant", "A"), ("user", "U")]
+    listed = ask(app, "GET", f"/v1/responses/{response['id']}/input_items").json()["data"]
+    assert {item["type"] for item in listed} == {"message"}
+
+
+def test_a_summary_without_text_is_an_error():
+    reply = ask(make_app(summing_up(" \n")), "POST", "/v1/responses/compact", json={"input": "hi"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "backend_error")
+
+
+@pytest.mark.parametrize(("num_tokens", "status"), [(127, 400), (128, 200)])
+def test_a_context_without_room_for_a_summary_is_named(num_tokens: int, status: int):
+    usage = Usage(prompt_tokens=2000, completion_tokens=num_tokens, cached_tokens=0)
+    runtime = summing_up("We", finish_reason="length", usage=usage)
+    reply = ask(make_app(runtime), "POST", "/v1/responses/compact", json={"input": "hi"})
+    assert reply.status_code == status
+    if status == 400:
+        error = reply.json()["error"]
+        assert (error["code"], error["n_prompt_tokens"], error["n_ctx"]) == ("context_length_exceeded", 2000, 2048)
+
+
+def test_what_cannot_be_summarized_is_refused():
+    app = make_app(FakeRuntime())
+    for body, parameter in (
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "nonsense"}]}, "input[0]"),
+        ({"previous_response_id": "resp_0", "input": "hi"}, "previous_response_id"),
+        ({"input": "hi", "stream": True}, "stream"),
+    ):
+        reply = ask(app, "POST", "/v1/responses/compact", json=body)
+        assert reply.json()["error"]["param"] == parameter
+
+
+TRIGGER = {"type": "compaction_trigger"}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_input_that_ends_with_a_trigger_is_answered_with_a_summary(is_stream: bool):
+    app = make_app(runtime := FakeRuntime(lambda submit: [" We", " counted."]))
+    first = create(app, input=TALK)
+    reply = ask(app, "POST", "/v1/responses", json={"input": [*TALK, TRIGGER], "stream": is_stream})
+    assert reply.status_code == 200
+    assert "x-stoker-ignored" not in reply.headers
+    if is_stream:
+        told = [msgspec.json.decode(block.partition("data: ")[2]) for block in reply.text.strip().split("\n\n")]
+        assert [event["type"].removeprefix("response.") for event in told] == [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "compaction.compacting",
+            "output_item.done",
+            "completed",
+        ]
+        assert [event["sequence_number"] for event in told] == list(range(6))
+        assert told[2]["item"] == {"type": "compaction", "id": told[3]["item_id"], "encrypted_content": ""}
+        response = told[-1]["response"]
+        assert response["output"] == [told[4]["item"]]
+    else:
+        response = reply.json()
+    (item,) = response["output"]
+    assert item == {"type": "compaction", "id": item["id"], "encrypted_content": sealed_summary("We counted.")}
+    assert (response["status"], response["usage"]["output_tokens"]) == ("completed", 2)
+    assert "about to be replaced by a summary" in seen(runtime)[-1][1]
+    create(app, previous_response_id=response["id"], input="Five.")
+    assert seen(runtime)[-2:] == [("user", f"{SHOWN}We counted."), ("user", "Five.")]
+    assert [role for role, _ in seen(runtime)] == ["developer", "user", "user", "user", "user"]
+    create(app, input=[{"type": "item_reference", "id": item["id"]}])
+    assert seen(runtime) == [("user", f"{SHOWN}We counted.")]
+    continued = create(app, previous_response_id=first["id"], input=[TRIGGER])
+    assert [item["type"] for item in continued["output"]] == ["compaction"]
+
+
+def test_a_trigger_in_a_conversation_adds_the_summary_to_it():
+    app = make_app(runtime := summing_up())
+    talk = ask(app, "POST", "/v1/conversations", json={"items": TALK[:4]}).json()["id"]
+    create(app, conversation=talk, input=[TRIGGER])
+    listed = ask(app, "GET", f"/v1/conversations/{talk}/items?order=asc").json()["data"]
+    assert [item["type"] for item in listed] == ["message", "message", "message", "compaction"]
+    assert listed[-1]["encrypted_content"] == sealed_summary("We counted.")
+    create(app, conversation=talk, input="Five.")
+    assert seen(runtime)[-3:] == [("user", "One."), ("user", f"{SHOWN}We counted."), ("user", "Five.")]
+
+
+def test_a_trigger_in_the_middle_has_no_effect_and_is_listed():
+    runtime = FakeRuntime()
+    reply = ask(make_app(runtime), "POST", "/v1/responses", json={"input": [TALK[1], TRIGGER, TALK[4]]})
+    assert reply.headers["x-stoker-ignored"] == "input[1]"
+    assert [item["type"] for item in reply.json()["output"]] == ["message"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_trigger_without_a_summary_is_an_error(is_stream: bool):
+    body = {"input": [TRIGGER], "stream": is_stream}
+    app = make_app(summing_up("  "))
+    assert ask(app, "POST", "/v1/responses", json=body).json()["error"]["param"] == "input"
+    reply = ask(app, "POST", "/v1/responses", json={**body, "input": [*TALK, TRIGGER]})
+    assert reply.status_code == (200 if is_stream else 500)
+    assert "the model wrote no summary" in reply.text
+
+
+def test_a_summary_can_be_written_in_the_background():
+    app = make_app(summing_up())
+    begun = create(app, input=[*TALK, TRIGGER], background=True)
+    path = f"/v1/responses/{begun['id']}"
+    while (found := ask(app, "GET", path).json())["status"] in ("queued", "in_progress"):
+        pass
+    assert [item["type"] for item in found["output"]] == ["compaction"]
