@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 import msgspec
@@ -12,7 +12,8 @@ import pytest
 from stoker.cluster import fleet as fleets
 from stoker.cluster import session as sessions
 from stoker.cluster.fleet import ClusterFleet, Idle
-from stoker.cluster.remote import RemoteEngine
+from stoker.cluster.messages import Report
+from stoker.cluster.remote import LinkBroken, RemoteEngine
 from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.core.params import SamplingParams
 from stoker.engine.blocks_held import POOL, StoredBlocks
@@ -431,6 +432,16 @@ def test_other_model_gets_no_requests():
         assert len(cluster.links["b"]) == 1
 
     play(cluster, test())
+
+
+def test_replica_that_cannot_be_connected_to_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reports(_link: MemoryLink) -> AsyncGenerator[list[Report], None]:
+        raise LinkBroken("broke off: no such port")
+        yield []
+
+    monkeypatch.setattr(MemoryLink, "reports", reports)
+    with pytest.raises(ModelNotLoaded, match=r"no replica of the model answered within .*broke off: no such port"):
+        run(Cluster("a", start_s=0.05).runtime.start())
 
 
 def test_no_replica_comes():
