@@ -163,8 +163,13 @@ async def ask(client: httpx.AsyncClient, request: Request, begins: float) -> _Re
     """Sends a request at its time."""
     await asyncio.sleep(begins + request.arrives_s - time.monotonic())
     sent, first, usage = time.monotonic(), 0.0, ""
-    body = {"prompt": text_of(request), "max_tokens": request.answer_tokens, "ignore_eos": True, "stream": True}
-    body["stream_options"] = {"include_usage": True}
+    body: dict[str, object] = {
+        "prompt": text_of(request),
+        "max_tokens": request.answer_tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    body |= {"stream_options": {"include_usage": True}}
     async with client.stream("POST", "/v1/completions", json=body) as reply:
         reply.raise_for_status()
         async for line in reply.aiter_lines():
