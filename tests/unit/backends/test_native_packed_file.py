@@ -188,3 +188,16 @@ def test_processes_that_come_together_pack_once(tmp_path: Path) -> None:
         child.join(120)
     assert [child.exitcode for child in children] == [0, 0, 0]
     assert sorted(results.get() for _ in children) == [0, 0, 1]
+
+
+def test_a_file_that_another_process_reads_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[int]()
+    monkeypatch.setattr("stoker.backends.native.packed_file.read_in_huge_pages", read.append)
+    monkeypatch.setattr("stoker.backends.native.packed_file._READ_WAIT_S", 0.0)
+    store = PackedStore(tmp_path, PLENTY)
+    assert store.open(NAME, len(CONTENT), Filler()) is not None
+    with FileLock(tmp_path / f".{NAME}.lock"):
+        store.read_in_huge_pages(NAME)
+        assert read == []
+    store.read_in_huge_pages(NAME)
+    assert len(read) == 1

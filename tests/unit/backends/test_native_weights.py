@@ -213,6 +213,24 @@ def test_a_file_in_small_pages_is_read_into_memory_if_it_is_not_shared(
     check(path, copied)
 
 
+@pytest.mark.parametrize("may_copy", [False, True])
+def test_a_packed_file_is_read_in_huge_pages_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_copy: bool
+) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
+    read = list[os.stat_result]()
+    with opened(path) as (parts, layout):
+        load_weights(parts, layout, directory=tmp_path / "packed", max_bytes=PLENTY, threads=1).close()
+        monkeypatch.setattr(
+            "stoker.backends.native.packed_file.read_in_huge_pages", lambda file: read.append(os.fstat(file))
+        )
+        load_weights(
+            parts, layout, directory=tmp_path / "packed", max_bytes=PLENTY, threads=1, may_copy=may_copy
+        ).close()
+    (packed,) = (tmp_path / "packed").glob("*.stoker")
+    assert [found.st_ino for found in read] == [packed.stat().st_ino]
+
+
 def test_a_file_is_read_into_memory_that_comes_from_all_nodes(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
     with opened(path) as (parts, layout):
@@ -294,7 +312,8 @@ VmFlags: rd sh
     ("kib", "enabled", "num_bytes", "expected"),
     [
         (0, "always [madvise] never", 8 << 20, True),
-        (2048, "always [madvise] never", 8 << 20, False),
+        (4096, "always [madvise] never", 8 << 20, True),
+        (8192, "always [madvise] never", 8 << 20, False),
         (0, "always madvise [never]", 8 << 20, False),
         (0, "always [madvise] never", 1 << 20, False),
         (None, "always [madvise] never", 8 << 20, False),

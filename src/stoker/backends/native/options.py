@@ -63,7 +63,7 @@ class NativeOptions:
     packed_directory_bytes: int = DIRECTORY_BYTES
     """Size limit of the packed directory, in bytes; the least recently used files are deleted."""
     may_copy_weights: bool = False
-    """Whether a packed file is copied into private memory with huge pages if its file system has none. Other processes
+    """Whether a packed file is copied into private memory with huge pages if it stays in small pages. Other processes
     cannot share that copy."""
     has_draft_head: bool = False
     """Whether the draft head in the file, if there is one, is loaded too, with keys and values of its own."""

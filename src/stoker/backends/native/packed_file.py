@@ -30,7 +30,7 @@ from filelock import Timeout as LockTimeout
 
 from stoker import _native
 from stoker.backends.native.file import ModelFile, ModelParts
-from stoker.backends.native.huge_pages import forget_small_pages, prefer_huge_pages
+from stoker.backends.native.huge_pages import forget_small_pages, prefer_huge_pages, read_in_huge_pages
 from stoker.backends.native.layout import Layout
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ _SUFFIX = ".stoker"
 _PART_NAME = re.compile(r"\.(\w+)\.\d+\.[0-9a-f]+\.part")
 _WAIT_S = 600.0
 """Longest wait for another process that packs the same model; then this process packs into its own memory."""
+_READ_WAIT_S = 60.0
+"""Longest wait for another process that reads the same file; then this process does not check its pages."""
 
 assert HEAD_BYTES % ALLOCATIONGRANULARITY == 0
 
@@ -128,6 +130,17 @@ class PackedStore:
             )
             return None
         return found
+
+    def read_in_huge_pages(self, name: str) -> None:
+        """Reads the packed file `name` before its mapping is used. Processes do this in turn, because the kernel may
+        take small pages for a file that several processes read at once.
+        """
+        with (
+            suppress(OSError, ValueError, LockTimeout),
+            self._path(name).open("rb") as file,
+            self._lock(name, _READ_WAIT_S),
+        ):
+            read_in_huge_pages(file.fileno())
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}{_SUFFIX}"
@@ -210,13 +223,20 @@ def _head(name: str, num_bytes: int) -> bytes:
     return _MAGIC + _SIZE.pack(len(description)) + hashlib.sha256(description).digest() + description
 
 
+def _begins_with(file: int, expected: bytes) -> bool:
+    """Compares in a mapping, because `read` would leave the beginning of the file in small pages."""
+    with mmap(file, len(expected), access=ACCESS_READ) as head:
+        prefer_huge_pages(head)
+        return head[:] == expected
+
+
 def _map(path: Path, name: str, num_bytes: int) -> mmap | None:
     """Maps the packed memory in a file; None if the file is missing, damaged or of another model."""
     expected = _head(name, num_bytes)
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            if status.st_size != HEAD_BYTES + num_bytes or file.read(len(expected)) != expected:
+            if status.st_size != HEAD_BYTES + num_bytes or not _begins_with(file.fileno(), expected):
                 logger.warning("%s is damaged or out of date; the weights are packed again", path)
                 return None
             found = mmap(file.fileno(), num_bytes, access=ACCESS_READ, offset=HEAD_BYTES)

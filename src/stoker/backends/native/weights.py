@@ -104,6 +104,7 @@ def load_weights(
     _check_unchanged(parts, before)
     if found is None:
         return Weights(_in_memory(layout.num_bytes, fill), layout, is_shared=False)
+    store.read_in_huge_pages(name)
     if may_copy and (is_spread or lies_in_small_pages(found)):
         copied = _in_memory(layout.num_bytes, partial(copy_packed, found))
         found.close()  # its pages in the system's page cache serve the next start
