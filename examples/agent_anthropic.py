@@ -50,6 +50,8 @@ def result(call: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python examples/agent_anthropic.py QUESTION [URL]")
     question, *url = sys.argv[1:]
     base_url = (url or ["http://127.0.0.1:8080"])[0]
     print(answer(anthropic.Anthropic(base_url=base_url, api_key="none"), question))

@@ -42,6 +42,8 @@ def result(call: ToolCall) -> Message:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/agent_in_process.py MODEL QUESTION")
     model, question = sys.argv[1:]
     with LLM(model) as llm:
         print(answer(llm, question))

@@ -56,6 +56,8 @@ def run(call: Any) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python examples/agent_openai.py QUESTION [URL]")
     question, *url = sys.argv[1:]
     base_url = (url or ["http://127.0.0.1:8080"])[0]
     print(answer(openai.OpenAI(base_url=f"{base_url}/v1", api_key="none"), question))

@@ -28,5 +28,7 @@ def answer(url: str, question: str) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python examples/agent_pydantic_ai.py QUESTION [URL]")
     question, *url = sys.argv[1:]
     print(answer((url or ["http://127.0.0.1:8080"])[0], question))

@@ -24,6 +24,8 @@ def think(llm: LLM, question: str, write: Callable[[str], object]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/reasoning.py MODEL QUESTION")
     model, question = sys.argv[1:]
     with LLM(model) as llm:
         think(llm, question, lambda text: print(text, end="", flush=True))

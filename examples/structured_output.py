@@ -32,6 +32,8 @@ def read_review(client: openai.OpenAI, text: str) -> Review | None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python examples/structured_output.py TEXT [URL]")
     text, *url = sys.argv[1:]
     base_url = (url or ["http://127.0.0.1:8080"])[0]
     print(repr(read_review(openai.OpenAI(base_url=f"{base_url}/v1", api_key="none"), text)))

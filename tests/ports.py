@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import random
 import socket
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 _PORTS = range(20_000, 32_000)
 """Below those that Linux gives to connections, and to servers that take any port."""
-_locked: list[IO[bytes]] = []
-"""Files named after ports: no other process that runs tests is given one of these."""
+_locked = ExitStack()
+"""Files named after ports, open until this process ends: no other process that runs tests is given one of these."""
+atexit.register(_locked.close)
 
 
 def free_port() -> int:
@@ -28,6 +30,6 @@ def free_port() -> int:
         except OSError:
             lock.close()
         else:
-            _locked.append(lock)
+            _locked.push(lock)
             return port
     raise AssertionError("no port is free")

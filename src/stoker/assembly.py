@@ -111,8 +111,15 @@ def build_engine(
         )
         undo.callback(engine.close)
         card = _card(config, loaded, scheduling)
+        _warn_if_beyond_training(card)
         undo.pop_all()
     return engine, card
+
+
+def _warn_if_beyond_training(card: ModelCard) -> None:
+    if card.context_size > card.trained_context > 0:
+        message = "the context size of %d tokens exceeds the %d that %s was trained for: long answers may make no sense"
+        logger.warning(message, card.context_size, card.trained_context, card.name)
 
 
 def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:

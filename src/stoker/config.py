@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
@@ -48,8 +48,13 @@ _NOT_SETTINGS = frozenset(
 )
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
+_SURELY_MEANT = 0.92
+"""Similarity of names above which one is a misspelling of the other."""
 _OTHER_VARIABLES = frozenset(
-    {"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR", "STOKER_STATE_DIR", "STOKER_URL", "STOKER_LOG_FILE"}
+    {
+        *("STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR", "STOKER_STATE_DIR", "STOKER_URL", "STOKER_LOG_FILE"),
+        *("STOKER_PACKED_DIR", "STOKER_NATIVE_AFFINITY", "STOKER_NATIVE_KERNELS"),
+    }
 )
 """Variables of ours that are no settings."""
 _FLAGS = {"kv_cache_dir": "cache-dir", "volatile_headers": "volatile-header"}
@@ -96,8 +101,8 @@ class Config:
     runtime: RuntimeConfig
     registry: RegistryConfig
     settings: tuple[Setting, ...]
-    ignored_variables: tuple[str, ...] = ()
-    """`STOKER_…` variables that are set and mean nothing."""
+    ignored_variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`STOKER_…` variables that are set and mean nothing, and the variable that each probably means; empty = none."""
     file: Path | None = None
     """The TOML file that was read; None = there is none."""
 
@@ -246,6 +251,8 @@ def _from_file(path: Path | None) -> Layer:
         return {}
     layer: dict[str, dict[str, tuple[object, str]]] = {}
     for section, table in _read_toml(path).items():
+        if section not in _SECTIONS and (home := next((s for s in _SECTIONS if section in setting_keys(s)), None)):
+            raise ConfigError(f"{path}: `{section}` must follow the line [{home}], its section", key=section)
         _check_known(section, _SECTIONS, f"{path}: unknown section `[{section}]`")
         if not isinstance(table, dict):
             raise ConfigError(
@@ -357,6 +364,7 @@ def _settings(sections: Mapping[str, Mapping[str, tuple[object, str]]]) -> Itera
             yield Setting(section, key, value, origin)
 
 
-def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     known = {_PREFIX + key.upper() for section in _SECTIONS for key in setting_keys(section)} | _OTHER_VARIABLES
-    return tuple(sorted(name for name in environ if name.startswith(_PREFIX) and name not in known))
+    unknown = sorted(name for name in environ if name.startswith(_PREFIX) and name not in known)
+    return {name: next(iter(get_close_matches(name, known, n=1, cutoff=_SURELY_MEANT)), "") for name in unknown}

@@ -110,8 +110,8 @@ def test_a_model_without_reasoning_answers_a_request_that_allows_reasoning(clien
         lambda client: client.messages.batches.create(requests=[]),
     ],
 )
-def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
-    with pytest.raises(anthropic.NotFoundError, match="unknown endpoint"):
+def test_a_server_without_a_folder_for_files_says_how_it_gets_one(client: Any, verb: Callable[[Any], object]):
+    with pytest.raises(anthropic.BadRequestError, match="--files-dir"):
         verb(client)
 
 

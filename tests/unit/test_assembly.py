@@ -20,6 +20,7 @@ from stoker.engine.protocol import Submit
 from stoker.engine.spare import IS_SPARE
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound, ModelUnsupported
 from stoker.loading.locating import local_model
+from tests.tiny_models import TinyModel, write_tiny_model
 
 
 def test_the_card_says_what_was_built() -> None:
@@ -116,3 +117,12 @@ def test_retained_conversations_outnumber_running_ones(smollm2_path: Path) -> No
         assert card.num_parameters > 130_000_000
     finally:
         engine.close()
+
+
+def test_context_beyond_that_of_the_training_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(context_length=256))
+    for ctx_size in (256, 257):
+        engine, _ = build_engine(EngineConfig(model="tiny", model_path=str(path), ctx_size=ctx_size, parallel=1))
+        engine.close()
+    (said,) = (record.message for record in caplog.records if "trained" in record.message)
+    assert "the context size of 257 tokens exceeds the 256 that" in said

@@ -89,8 +89,15 @@ def test_an_empty_variable_is_not_given() -> None:
 
 
 def test_variables_that_mean_nothing_are_listed() -> None:
-    environ = {"STOKER_CTXSIZE": "1", "STOKER_CACHE_DIR": "/x", "OTHER": "1"}
-    assert load_config(environ=environ).ignored_variables == ("STOKER_CTXSIZE",)
+    environ = {"STOKER_CTXSIZE": "1", "STOKER_SERVICE_HOST": "x", "STOKER_CACHE_DIR": "/x", "OTHER": "1"}
+    ignored = load_config(environ={**environ, "STOKER_PACKED_DIR": "/y"}).ignored_variables
+    assert ignored == {"STOKER_CTXSIZE": "STOKER_CTX_SIZE", "STOKER_SERVICE_HOST": ""}
+
+
+def test_setting_outside_of_its_section_is_told_where_it_belongs(tmp_path: Path) -> None:
+    file = write(tmp_path / "x.toml", "ctx_size = 3\n")
+    with pytest.raises(ConfigError, match=r"`ctx_size` must follow the line \[engine\], its section"):
+        load_config(file=file, environ=NO_ENVIRONMENT)
 
 
 def test_the_file_is_found_by_variable_or_in_the_users_folder(tmp_path: Path) -> None:

@@ -295,6 +295,12 @@ def test_an_unknown_keyword_is_answered_with_the_one_that_was_meant(babbler: LLM
             ask()
 
 
+def test_keyword_stream_is_answered_with_the_methods_that_stream(babbler: LLM) -> None:
+    wrong: dict[str, Any] = {"stream": True}
+    with pytest.raises(TypeError, match=r"takes no 'stream': `stream\(\)` and `stream_chat\(\)`"):
+        babbler.generate("x", **wrong)
+
+
 def test_unknown_options_of_a_model() -> None:
     for kind in (LLM, AsyncLLM):
         with pytest.raises(TypeError, match=r"'n_ctx'. Did you mean 'ctx_size'\?"):

@@ -136,3 +136,11 @@ def test_async_places_that_unread_streams_hold_are_freed() -> None:
             await until(lambda: stream._answer.is_ended)
 
     run(test())
+
+
+def test_a_stream_says_how_much_of_its_prompt_is_computed() -> None:
+    with one_place() as llm, llm.stream("x" * 3000, SHORT) as stream:
+        assert "".join(stream)
+        num_prompt = stream.completion.usage.prompt_tokens
+        assert num_prompt >= 3000
+        assert stream.prompt_progress == (num_prompt, num_prompt)

@@ -47,7 +47,7 @@ def schema_grammar(schema: object, where: str, *, is_strict: bool = True) -> Gra
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"`{where}` is not valid JSON: {error}", parameter=where) from None
     if not isinstance(schema, dict | bool):
         raise InvalidInput(f"`{where}` must be a JSON schema: an object", parameter=where)

@@ -21,7 +21,7 @@ from stoker.cli.later import (
     serving,
     settings,
 )
-from stoker.cli.options import ENGINE, SAMPLING, Flags, shared_options
+from stoker.cli.options import ENGINE, SAMPLING, Flags, say_misspelled, shared_options
 from stoker.cli.report import ERROR, say
 from stoker.errors import InvalidInput
 
@@ -53,6 +53,7 @@ def batch(flags: Flags, source: Input, output: Output, model: ServedModel = None
     Each answer is written as soon as it is complete. After an interruption, the same command resumes.
     """
     config = flags.load()
+    say_misspelled(config)
     lines = batch_lines.read_lines(source)
     if source.resolve() == output.resolve():
         raise InvalidInput("IN and OUT are the same file", parameter="--output")

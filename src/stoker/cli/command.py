@@ -132,7 +132,9 @@ SYNONYMS = {
     "--root_path": "--root-path",
     "--hidethinking": "--no-think",
     "--prompt": "PROMPT",
-    "-p": "PROMPT",
+    "-p": "--port",
+    "--listen": "--host",
+    "--bind": "--host",
 }
 """Options of llama.cpp, Ollama and vLLM -> their names in Stoker; a name in capitals is a positional argument."""
 
@@ -209,6 +211,7 @@ class Command(TyperCommand):
         except UsageError as error:
             if hint := self._hint(ctx, given):
                 raise UsageError(hint, ctx) from error
+            cast("Any", error).ctx = ctx  # not all of Click's errors name the command whose help explains the option
             raise
 
     def _hint(self, ctx: Any, args: list[str]) -> str | None:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from stoker import __version__
 from stoker.cli.answer import write
 from stoker.cli.command import Command, UsageError
+from stoker.cli.later import catalog, library
 from stoker.cli.report import EXIT_CODES, set_up_logging
 
 _GROUPS = {
@@ -60,8 +61,13 @@ SYNONYMS = {
     "delete": "rm",
     "download": "pull",
     "get": "pull",
+    "install": "pull",
+    "tags": "list",
     "start": "serve",
     "server": "serve",
+    "api": "serve",
+    "ui": "serve",
+    "web": "serve",
     "generate": "run",
     "complete": "run",
     "unload": "stop",
@@ -103,7 +109,13 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in SYNONYMS:
             raise UsageError(f"No such command {args[0]!r}: it is called `stoker {SYNONYMS[args[0]]}` here", ctx)
+        if args and args[0] not in COMMANDS and _is_model(args[0]):
+            raise UsageError(f"No such command {args[0]!r}. To run this model: `stoker run {args[0]}`", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _is_model(word: str) -> bool:
+    return word.endswith(".gguf") or "/" in word or word in catalog.CATALOG or library.known_model(word) is not None
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:

@@ -9,7 +9,7 @@ import typer
 from stoker.cli.answer import write
 from stoker.cli.command import Command
 from stoker.cli.later import msgspec, settings
-from stoker.cli.options import ENGINE, FILE, MODELS, SAMPLING, SECURITY, SERVER, Flags, shared_options
+from stoker.cli.options import ENGINE, FILE, MODELS, SAMPLING, SECURITY, SERVER, Flags, say_ignored, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import AsJson, print_json, print_table
 from stoker.core.params import BUILT_IN
@@ -34,8 +34,7 @@ def show(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
         print_table(("SETTING", "VALUE", "ORIGIN"), [_row(setting) for setting in shown])
         if not every:
             say(f"{len(loaded.settings) - len(shown)} settings have their defaults: `stoker config show --all`")
-    for variable in loaded.ignored_variables:
-        say(f"note: the environment variable {variable} is set, but is not a setting of stoker")
+    say_ignored(loaded.ignored_variables)
 
 
 @config.command(cls=Command, epilog=EXIT_CODES)

@@ -9,6 +9,7 @@ from typing import Any
 
 from stoker.cli.later import discovery, presets, store
 from stoker.cli.options import Flags, shared_options
+from stoker.cli.report import say
 from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
 from stoker.cli.table import AsJson, print_rows
 
@@ -20,7 +21,10 @@ _SERVED = {"model": "MODEL", "aliases": "ALSO CALLED", "size_bytes": "SIZE", "st
 def list_models(flags: Flags, url: OtherUrl = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List downloaded models and presets. With --url, the models of a server."""
     if url is None:
-        print_rows(_COLUMNS, _on_disk(), is_json=as_json)
+        rows = list(_on_disk())
+        print_rows(_COLUMNS, rows, is_json=as_json)
+        if not rows and not as_json:
+            say("note: no model is here yet: `stoker pull MODEL` downloads one of `stoker models --all`")
     else:
         print_rows(_SERVED, _served(ServerClient(url, api_key)), is_json=as_json)
 

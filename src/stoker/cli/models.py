@@ -72,19 +72,16 @@ def _known() -> Iterator[dict[str, Any]]:
     here = {short for name in names for short in (name, *library.names_in_library(name))}
     available = memory.available_memory()
     for entry in catalog.CATALOG.values():
-        title = {"model": entry.name, "size_bytes": entry.size_bytes, "title": entry.title}
-        yield {**title, "can": ["chat"] if "Instruct" in entry.title else ["completion"], "is_here": entry.name in here}
+        yield {"title": entry.title, **_row(entry, available), "is_here": entry.name in here}
     for model in library.library().values():
-        yield {**_row(model, available), "is_here": model.name in here}
+        more = {"aliases": list(model.names[1:]), "source": model.source, "architecture": model.architecture}
+        yield {**_row(model, available), **more, "is_here": model.name in here}
 
 
-def _row(model: library.KnownModel, available: int) -> dict[str, Any]:
+def _row(model: library.KnownModel | catalog.CatalogEntry, available: int) -> dict[str, Any]:
     needed = library.needs_of(model).least_bytes
     return {
         "model": model.name,
-        "aliases": list(model.names[1:]),
-        "source": model.source,
-        "architecture": model.architecture,
         "size_bytes": model.size_bytes,
         "context": model.context,
         "can": list(model.abilities),

@@ -17,7 +17,7 @@ import typer
 
 from stoker.cli.announce import announce
 from stoker.cli.later import block_place, catalog, discovery, library, msgspec, params, settings
-from stoker.cli.report import set_up_logging
+from stoker.cli.report import say, set_up_logging
 from stoker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -282,6 +282,7 @@ class Flags:
         """Configuration of an engine for one user: `parallel` is 1 unless set. See `sampling` for sampling flags."""
         announce(model)
         config = self.load(without=SAMPLING)
+        say_misspelled(config)
         check_cache_dir(config.engine.kv_cache_dir)
         parallel = config.engine.parallel if config.is_given("parallel") else 1
         return msgspec.structs.replace(config.engine, model=model, parallel=parallel)
@@ -293,6 +294,21 @@ class Flags:
             InvalidInput: a value is out of its range.
         """
         return params.SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
+
+
+def say_ignored(variables: Mapping[str, str]) -> None:
+    """Prints a note for each environment variable that is not a setting: see `Config.ignored_variables`."""
+    for variable, meant in variables.items():
+        hint = f"; did you mean {meant}?" if meant else ""
+        say(f"note: the environment variable {variable} is set, but is not a setting of stoker{hint}")
+
+
+def say_misspelled(config: settings.Config) -> None:
+    """Prints a note for each environment variable that is surely a misspelled setting.
+
+    Others may belong to something else: Kubernetes, for example, sets variables with the names of its services.
+    """
+    say_ignored({variable: meant for variable, meant in config.ignored_variables.items() if meant})
 
 
 def check_cache_dir(folder: str) -> None:

@@ -18,6 +18,7 @@ from stoker.cli.options import (
     Flags,
     Models,
     check_cache_dir,
+    say_misspelled,
     shared_options,
 )
 from stoker.cli.report import say
@@ -41,6 +42,7 @@ def serve(flags: Flags, models: Models = None) -> None:
     Sampling options are defaults for requests that do not set them, unless the model recommends other values.
     """
     config = flags.load()
+    say_misspelled(config)
     check_cache_dir(config.engine.kv_cache_dir)
     for model in models or []:
         announce(model)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker.cli.answer import write
-from stoker.cli.later import description, discovery, gguf, library, model_defaults, presets, store
+from stoker.cli.later import aliases, catalog, description, discovery, gguf, library, model_defaults, presets, store
 from stoker.cli.options import Flags, Model, shared_options
 from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
 from stoker.cli.table import AsJson, print_json, print_table, shown
@@ -56,7 +56,8 @@ def _preset(preset: presets.Preset) -> dict[str, Any]:
 
 
 def _base(name: str) -> dict[str, Any]:
-    path, known = _path_of(name), library.known_model(name)
+    path, meant = _path_of(name), aliases.read_aliases().get(name, name)
+    known = catalog.CATALOG.get(meant.removesuffix(":latest")) or library.known_model(meant)
     if path is None and known is None:
         path = store.resolve(name)  # a path, or an error that says why there is none
     return {**(_known(known) if known else {}), **(_file(path) if path else {"here": False})}
@@ -78,12 +79,13 @@ def _path_of(name: str) -> Path | None:
     return found[0].path if found else None
 
 
-def _known(model: library.KnownModel) -> dict[str, Any]:
+def _known(model: library.KnownModel | catalog.CatalogEntry) -> dict[str, Any]:
+    is_own = isinstance(model, catalog.CatalogEntry)
+    about = {"title": model.title} if is_own else {"source": model.source, "architecture": model.architecture}
     return {
-        "source": model.source,
+        **about,
         "license": model.license,
         "can": list(model.abilities),
-        "architecture": model.architecture,
         "context": model.context,
         "size_bytes": model.size_bytes,
         "memory_bytes": library.needs_of(model).least_bytes,

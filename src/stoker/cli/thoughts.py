@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stoker.cli.later import events
+from stoker.cli.prompt_progress import after_prompt
 
 if TYPE_CHECKING:
     from stoker.llm import TextStream
@@ -21,7 +22,7 @@ def spoken(stream: TextStream) -> Iterator[str]:
     dim, plain = ("", "") if os.environ.get("NO_COLOR") else (_DIM, _PLAIN)
     is_thinking = False
     try:
-        for part in stream.events():
+        for part in after_prompt(stream, stream.events()):
             if isinstance(part, events.Reasoning) and is_shown:
                 print(part.text if is_thinking else dim + part.text, end="", file=sys.stderr, flush=True)
                 is_thinking = True

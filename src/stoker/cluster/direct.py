@@ -5,9 +5,12 @@ A call through Ray Serve takes a millisecond or two, in both processes; a messag
 ```
 front   name and secret of the ticket ───►  replica     the ticket came in `Hello`, through Ray
                        the proof      ◄───              the replica's own secret: it has accepted this front
+        nothing                       ───►              a message without content: the front has seen the proof
         orders                        ───►
-                   reports or nothing ◄───              a message without content says that orders have arrived
+                   reports or nothing ◄───              a message without content: a part of the orders has arrived
 ```
+
+The front connects while messages go through Ray, see `handover`.
 
 A message is one part or several. Four bytes precede a part: its length, and whether more parts follow. What a slow
 front has not read yet is bounded by the sizes below. This module knows nothing of Ray.
@@ -21,9 +24,9 @@ import logging
 import random
 import secrets
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
@@ -33,8 +36,8 @@ from stoker.cluster.session import PATIENCE_S, Session
 
 logger = logging.getLogger(__name__)
 
-ATTACH_S = 2.0
-"""Seconds in which a front has to connect. After that, all messages of the session go through Ray."""
+ATTACH_S = 10.0
+"""Seconds in which a front has to connect. If it does not, all messages of the session go through Ray, as before."""
 MAX_BYTES = 256 * 2**20
 """Maximum size of a message. Longer lists of orders go through Ray; no report is as long."""
 PART_BYTES = 64 * 2**10
@@ -120,11 +123,16 @@ class Wire:
         self._writer.transport.abort()
 
 
-class _Guest(NamedTuple):
+@dataclass(slots=True)
+class _Guest:
     """A front that has a ticket."""
 
     ticket: Ticket
+    until_s: float
+    """Time of the event loop until which the ticket is good."""
     coming: asyncio.Future[Wire]
+    wire: Wire | None = None
+    """The connection that has shown the ticket: the ticket is good for one."""
 
 
 class Entrance:
@@ -159,27 +167,21 @@ class Entrance:
         if self._server is None:
             return None
         ticket = Ticket(self._host, self._port, *(secrets.token_bytes(_SECRET_BYTES) for _ in range(3)))
-        self._guests[ticket.name] = _Guest(ticket, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        self._guests[ticket.name] = _Guest(ticket, loop.time() + ATTACH_S, loop.create_future())
         return ticket
 
-    async def arrival(self, ticket: Ticket | None) -> Wire | None:
-        """The connection of the front with this ticket; None = it did not come in time, and will be refused."""
-        if ticket is None:
-            return None
-        try:
-            async with asyncio.timeout(ATTACH_S):
-                wire = await self._guests[ticket.name].coming
-        except TimeoutError:
-            self.forget(ticket)
-            return None
-        del self._guests[ticket.name]
-        return wire
+    def arrival(self, ticket: Ticket) -> asyncio.Future[Wire]:
+        """The connection of the front with this ticket; cancelled when the ticket is forgotten."""
+        return self._guests[ticket.name].coming
 
     def forget(self, ticket: Ticket | None) -> None:
-        """Makes a ticket invalid, and closes its connection unless `arrival` has returned it. May be called twice."""
+        """Makes a ticket invalid, and closes its connection. May be called twice."""
         guest = None if ticket is None else self._guests.pop(ticket.name, None)
-        if guest is not None and not guest.coming.cancel() and not guest.coming.cancelled():
-            guest.coming.result().abort()
+        if guest is not None:
+            guest.coming.cancel()
+            if guest.wire is not None:
+                guest.wire.abort()
 
     async def close(self) -> None:
         """Stops listening. Calling it twice is allowed."""
@@ -199,11 +201,11 @@ class Entrance:
         if guest is None:
             logger.info("refused a connection from %s without a valid ticket", writer.get_extra_info("peername"))
             wire.abort()
-            return
-        wire.max_bytes = MAX_BYTES
-        with suppress(OSError):
-            await wire.send(guest.ticket.proof)
-        guest.coming.set_result(wire)
+        elif await _is_agreed(wire, guest.ticket) and not guest.coming.done():
+            wire.max_bytes = MAX_BYTES
+            guest.coming.set_result(wire)
+        else:
+            wire.abort()
 
     async def _recognized(self, wire: Wire) -> _Guest | None:
         """The front at the other end, if its first message has the name and the secret of a ticket."""
@@ -214,11 +216,21 @@ class Entrance:
         if said is None:
             return None
         guest = self._guests.get(said[:_SECRET_BYTES])
-        if guest is None or guest.coming.done():
+        if guest is None or guest.wire is not None or asyncio.get_running_loop().time() > guest.until_s:
             return None
         if not hmac.compare_digest(said[_SECRET_BYTES:], guest.ticket.secret):
             return None
-        return guest  # `coming` is set at once, so that the ticket is good for one connection
+        guest.wire = wire
+        return guest
+
+
+async def _is_agreed(wire: Wire, ticket: Ticket) -> bool:
+    """Sends the proof; returns whether the front has seen it. A front that has given up does not say so."""
+    with suppress(OSError, EOFError):
+        async with asyncio.timeout(ATTACH_S):
+            await wire.send(ticket.proof)
+            return await wire.read() == _NOTHING
+    return False
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -255,8 +267,7 @@ async def _obey_all(session: Session, wire: Wire) -> None:
         while True:
             content = await wire.read()
             session.obey(decode_orders(content) if content else [])
-            if content is not None:
-                wire.acknowledge()
+            wire.acknowledge()
     except (OSError, EOFError, msgspec.MsgspecError) as error:
         logger.info("a front has left: %s", error)
 
@@ -266,8 +277,8 @@ class FrontWire:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._arrived: asyncio.Future[bool] | None = None
-        """Whether the orders that were sent last have arrived; False = they will not."""
+        self._telling: _Telling | None = None
+        """The orders that were sent last."""
         self._is_closed = False
 
     @classmethod
@@ -277,8 +288,10 @@ class FrontWire:
         if ticket is None:
             return None
         try:
-            async with asyncio.timeout(ATTACH_S / 2):  # the replica waits longer, so that both use the same way
-                return cls(await _attached(ticket))
+            async with asyncio.timeout(ATTACH_S):
+                wire = await _attached(ticket)
+            wire.acknowledge()  # from here on the replica may use the connection, so nothing may fail
+            return cls(wire)
         except (OSError, EOFError) as error:
             reason = str(error) or "no answer"
             logger.info("messages to the replica at %s port %d go through Ray: %s", ticket.host, ticket.port, reason)
@@ -293,27 +306,31 @@ class FrontWire:
                     yield []
                 elif content:
                     yield decode_reports(content)
-                elif self._arrived is not None and not self._arrived.done():
-                    self._arrived.set_result(True)
+                elif self._telling is not None:
+                    self._telling.note_part()
         except (OSError, EOFError, msgspec.MsgspecError) as error:
             raise LinkBroken("closed the connection") from error
         finally:
             self.close()
 
-    async def tell(self, orders: bytes) -> None:
+    async def tell(self, orders: bytes, on_part: Callable[[], None]) -> None:
         """Sends an encoded list of orders of at most `MAX_BYTES`, one at a time; returns when they have arrived.
 
         The caller watches how long this takes, as it does with the reports, see `RemoteEngine`.
+
+        Args:
+            orders: the encoded list.
+            on_part: called when a part of them has arrived.
 
         Raises:
             LinkBroken: the connection ends.
         """
         if self._is_closed:
             raise LinkBroken("closed the connection")
-        arrived = self._arrived = asyncio.get_running_loop().create_future()
+        telling = self._telling = _Telling(-(-len(orders) // PART_BYTES), on_part)
         try:
             await self._wire.send(orders)
-            has_arrived = await arrived
+            has_arrived = await telling.arrived
         except OSError as error:
             raise LinkBroken("takes no orders") from error
         if not has_arrived:
@@ -323,8 +340,33 @@ class FrontWire:
         """Ends the connection, and `tell`. Calling it twice is allowed."""
         self._is_closed = True
         self._wire.abort()
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(False)
+        if self._telling is not None:
+            self._telling.give_up()
+
+
+class _Telling:
+    """A list of orders on its way.
+
+    Args:
+        num_parts: number of its parts.
+        on_part: called when one of them has arrived.
+    """
+
+    def __init__(self, num_parts: int, on_part: Callable[[], None]) -> None:
+        self._num_parts = num_parts
+        self._on_part = on_part
+        self.arrived: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Whether all parts have arrived; False = they will not."""
+
+    def note_part(self) -> None:
+        self._num_parts -= 1
+        self._on_part()
+        if self._num_parts == 0 and not self.arrived.done():
+            self.arrived.set_result(True)
+
+    def give_up(self) -> None:
+        if not self.arrived.done():
+            self.arrived.set_result(False)
 
 
 async def _attached(ticket: Ticket) -> Wire:

@@ -12,9 +12,10 @@ from typing import Any
 
 from stoker.cluster.actor_log import log_to_stderr
 from stoker.cluster.config import EngineSpec
-from stoker.cluster.direct import Entrance, carry
+from stoker.cluster.direct import Entrance
+from stoker.cluster.handover import frames_through_ray
 from stoker.cluster.kv_events import KVEventPublisher
-from stoker.cluster.messages import decode_orders, encode
+from stoker.cluster.messages import encode
 from stoker.cluster.session import Session
 from stoker.cluster.untyped import ray
 from stoker.engine.health import Health
@@ -60,22 +61,18 @@ class Engine:
             async with self._has_sessions:
                 self._sessions[session_id] = session
                 self._has_sessions.notify_all()
-            async with aclosing(session.frames()) as frames:
-                yield encode(await anext(frames))
-                wire = await self._entrance.arrival(ticket)
-                if wire is not None:
-                    await carry(session, frames, wire)
-                async for frame in frames:  # none, if a wire has carried them
+            async with aclosing(frames_through_ray(session, self._entrance, ticket)) as frames:
+                async for frame in frames:
                     yield encode(frame)
         finally:
             self._entrance.forget(ticket)
             self._sessions.pop(session_id, None)
 
-    async def tell(self, session_id: str, orders: bytes, to: str) -> bool:
-        """Carries out encoded orders of a front. False = the front is not connected (any more)."""
+    async def tell(self, session_id: str, part: bytes, to: str, *, has_more: bool) -> bool:
+        """Takes a part of the encoded orders of a front. False = the front is not connected (any more)."""
         if session_id not in self._sessions and not await self._connects(session_id):
             return False
-        self._sessions[session_id].obey(decode_orders(orders))
+        self._sessions[session_id].take(part, has_more=has_more)
         return True
 
     async def _connects(self, session_id: str) -> bool:

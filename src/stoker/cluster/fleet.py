@@ -80,6 +80,7 @@ class ClusterFleet:
         self._serves = asyncio.Event()
         """Set while any replica gets requests."""
         self._checking: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def listen(self, on_checked: Callable[[], None]) -> None:
         """See `Fleet`."""
@@ -92,6 +93,7 @@ class ClusterFleet:
             ModelNotLoaded: no replica was ready in time.
         """
         self._checking = asyncio.create_task(self._keep_checking(), name="stoker-cluster-fleet")
+        self._checking.add_done_callback(self._note_fault)
         try:
             async with asyncio.timeout(self._start_s):
                 await self._serves.wait()
@@ -138,6 +140,7 @@ class ClusterFleet:
 
     async def close(self) -> None:
         """Disconnects from all replicas. Calling it twice is allowed."""
+        self._is_closed = True
         self.members.mark_closed()
         self._serves.set()  # ends the wait of requests, which then fail
         tasks = [task for task in (self._checking, self._waking, *self._connecting) if task is not None]
@@ -178,7 +181,13 @@ class ClusterFleet:
         self._ids[replica] = replica_id
         task = asyncio.create_task(self._start(replica, replica_id), name=f"stoker-connect-{replica_id}")
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(lambda task: self._note_start(replica, task))
+
+    def _note_start(self, replica: Replica, task: asyncio.Task[None]) -> None:
+        self._connecting.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("replica %d cannot be connected to", replica.number, exc_info=fault)
+            self._let_go(replica)
 
     async def _start(self, replica: Replica, replica_id: str) -> None:
         try:
@@ -215,7 +224,15 @@ class ClusterFleet:
                 await idle.wake()
             await asyncio.sleep(CHECK_S)
 
-    async def _keep_checking(self) -> None:
+    def _note_fault(self, task: asyncio.Task[None]) -> None:
+        """Goes on after a bug: without it, this front would never connect to another replica."""
+        if not task.cancelled() and (fault := task.exception()) is not None and not self._is_closed:
+            logger.error("the replicas cannot be checked; trying again", exc_info=fault)
+            self._checking = asyncio.create_task(self._keep_checking(wait_s=_RETRY_S), name="stoker-cluster-fleet")
+            self._checking.add_done_callback(self._note_fault)
+
+    async def _keep_checking(self, wait_s: float = 0) -> None:
+        await asyncio.sleep(wait_s)
         while True:
             self.check()
             await asyncio.sleep(CHECK_S)

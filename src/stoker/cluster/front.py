@@ -19,11 +19,12 @@ from ray.serve.exceptions import RayServeException
 
 from stoker.cluster.actor_log import log_to_stderr
 from stoker.cluster.config import ClusterConfig, EngineSpec
-from stoker.cluster.direct import MAX_BYTES, FrontWire
+from stoker.cluster.direct import MAX_BYTES
 from stoker.cluster.directory import DIRECTORY
 from stoker.cluster.fleet import ClusterFleet, Idle
 from stoker.cluster.front_counts import FrontCounts
-from stoker.cluster.messages import Hello, Order, Report, decode_reports, encode
+from stoker.cluster.handover import FrontReports
+from stoker.cluster.messages import Order, Report, decode_reports, encode
 from stoker.cluster.remote import LinkBroken, RemoteEngine
 from stoker.cluster.untyped import serve
 from stoker.errors import StokerError
@@ -189,6 +190,10 @@ BROKEN = (RayError, RayServeException, LookupError, RuntimeError, OSError, grpc.
 """Errors that Ray raises when a replica cannot be reached, or has just ended."""
 
 
+CALL_BYTES = 2**20
+"""Maximum size of orders in one call through Ray Serve. A call that ends shows that the replica takes orders."""
+
+
 class ServeLink:
     """The `Link` to one replica. Belongs to one event loop.
 
@@ -202,8 +207,7 @@ class ServeLink:
         self._tell = handle.tell  # kept, because each attribute access on a handle makes another handle
         self._replica_id = replica_id
         self._session = uuid.uuid4().hex
-        self._wire: FrontWire | None = None
-        """The direct connection, which is used instead of calls through Ray Serve once it is made."""
+        self._reports = FrontReports()
 
     async def reports(self) -> AsyncGenerator[list[Report], None]:
         """See `Link`."""
@@ -211,15 +215,9 @@ class ServeLink:
         try:
             response = self._handle.options(stream=True).connect.remote(self._session, to=self._replica_id)
             try:
-                async for raw in response:
-                    frame = decode_reports(raw)
-                    if frame and isinstance(hello := frame[0], Hello):
-                        self._wire = await FrontWire.of(hello)
-                    yield frame
-                    if self._wire is not None:
-                        async with aclosing(self._wire.reports()) as frames:
-                            async for later in frames:
-                                yield later
+                async with aclosing(_decoded(response)) as frames, aclosing(self._reports.all_of(frames)) as reports:
+                    async for frame in reports:
+                        yield frame
             finally:
                 response.cancel()
         except BROKEN as error:
@@ -227,18 +225,28 @@ class ServeLink:
         finally:
             DIRECTORY.release(self._replica_id)
 
-    async def tell(self, orders: list[Order]) -> None:
+    async def tell(self, orders: list[Order], on_part: Callable[[], None]) -> None:
         """See `Link`."""
         encoded = encode(orders)
-        if self._wire is not None and len(encoded) <= MAX_BYTES:
-            await self._wire.tell(encoded)
+        if (wire := self._reports.wire) is not None and len(encoded) <= MAX_BYTES:
+            await wire.tell(encoded, on_part)
             return
+        for start in range(0, len(encoded), CALL_BYTES):
+            await self._tell_part(encoded[start : start + CALL_BYTES], has_more=start + CALL_BYTES < len(encoded))
+            on_part()
+
+    async def _tell_part(self, part: bytes, *, has_more: bool) -> None:
         try:
-            is_known = await self._tell.remote(self._session, encoded, to=self._replica_id)
+            is_known = await self._tell.remote(self._session, part, to=self._replica_id, has_more=has_more)
         except BROKEN as error:
             raise LinkBroken(_reason(error)) from error
         if not is_known:
             raise LinkBroken("does not know this front any more")
+
+
+async def _decoded(response: Any) -> AsyncGenerator[list[Report], None]:
+    async for raw in response:
+        yield decode_reports(raw)
 
 
 async def watch(handle: Any) -> None:

@@ -56,6 +56,10 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     """Estimate of the tokens that the replica has still to compute for other fronts' requests."""
 
 
+class Moved(msgspec.Struct, frozen=True, tag=True):
+    """The frame with this report is the last one through Ray: the direct connection carries all later ones."""
+
+
 class Heard(msgspec.Struct, frozen=True, tag=True):
     """Another front has sent a prompt to this replica, which therefore has probably cached the prompt's prefixes."""
 
@@ -66,7 +70,7 @@ class Heard(msgspec.Struct, frozen=True, tag=True):
     """The engine's acceptance of the prompt, with the prompt's KV blocks."""
 
 
-Report: TypeAlias = Hello | Beat | Heard | Accepted | Output | Failed | AnswerEvent
+Report: TypeAlias = Hello | Beat | Moved | Heard | Accepted | Output | Failed | AnswerEvent
 Order: TypeAlias = Submit | Abort | Pause | Resume | Embed | QuickQuestion
 
 encode = msgspec.msgpack.Encoder().encode

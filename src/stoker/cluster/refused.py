@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_NO_FILES = "the fronts have no common folder for files and batches of clients"
 _PLAIN_HTTP = "Ray's proxy speaks plain HTTP: terminate TLS in front of the cluster"
 _REPLICAS = "--replicas MIN-MAX starts and stops replicas instead; with 0-MAX, an idle model has none"
 
 REFUSED: Mapping[str, str] = {
+    "files_dir": _NO_FILES,
+    "files_mib": _NO_FILES,
     "models_dir": "a cluster serves only the named models",
     "unix_socket": "a cluster is reached over the network",
     "root_path": "set the prefix in the proxy in front of the cluster",

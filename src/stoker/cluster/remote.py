@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Protocol, Unpack, cast
 
-from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
+from stoker.cluster.messages import Beat, Heard, Hello, Moved, Order, Report
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
@@ -57,8 +57,13 @@ class Link(Protocol):
         """The replica's reports, from `Hello` on. Closing the stream ends the connection. Raises LinkBroken."""
         ...
 
-    async def tell(self, orders: list[Order]) -> None:
-        """Sends orders; returns when they have arrived. Raises LinkBroken."""
+    async def tell(self, orders: list[Order], on_part: Callable[[], None]) -> None:
+        """Sends orders; returns when they have arrived. Raises LinkBroken.
+
+        Args:
+            orders: a list of orders.
+            on_part: called when a part of them has arrived, however long the whole takes.
+        """
         ...
 
 
@@ -83,7 +88,7 @@ class RemoteEngine:
         self._steps_unheard = 0
         """Steps, see `_STEPS`, since the last frame of reports."""
         self._steps_told = 0
-        """Steps, see `_STEPS`, since orders were sent that have not arrived yet."""
+        """Steps, see `_STEPS`, since the last part of orders that are on their way has arrived."""
         self._is_telling = False
         self._hello: asyncio.Future[Hello] | None = None
         self._template: CardTemplate | None = None
@@ -125,6 +130,8 @@ class RemoteEngine:
             self._hello = asyncio.get_running_loop().create_future()
             parts = (self._listen(), self._keep_telling(), self._watch())
             self._tasks = [asyncio.ensure_future(part) for part in parts]
+            for task in self._tasks:
+                task.add_done_callback(self._note_fault)
         hello = await asyncio.shield(self._hello)
         if self._template is None:
             self.node, self._kv_events, self._health = hello.node, hello.kv_events, None
@@ -226,6 +233,8 @@ class RemoteEngine:
                 self._set_beat(report)
             case Heard() | BlocksHeld():
                 self._note(report)
+            case Moved():
+                pass  # of the link
             case Hello():
                 assert self._hello is not None
                 self._hello.set_result(report)
@@ -261,10 +270,19 @@ class RemoteEngine:
             orders, self._orders = self._orders, []
             self._steps_told, self._is_telling = 0, True
             try:
-                await self._link.tell(orders)
+                await self._link.tell(orders, self._note_part)
             except LinkBroken as error:
                 return self._lose(str(error))
             self._steps_told, self._is_telling = 0, False
+
+    def _note_part(self) -> None:
+        self._steps_told = 0
+
+    def _note_fault(self, task: asyncio.Task[None]) -> None:
+        """Ends this runtime after a bug, such as a report of another version that cannot be read."""
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("the connection to a replica on %s failed", self.node or "a node", exc_info=fault)
+            self._lose(f"cannot be understood: {type(fault).__name__}")
 
     def _lose(self, reason: str) -> None:
         if self._beat.state not in (_LOST, "closed"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.cluster.messages import Beat, Heard, Hello, Order, Report, Ticket
+from stoker.cluster.messages import Beat, Heard, Hello, Moved, Order, Report, Ticket, decode_orders
 from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.engine import inbox
 from stoker.engine.blocks_held import StoredBlocks
@@ -72,6 +72,8 @@ class Session:
         self._num_blocks_unread = 0
         """Block changes in reports that the front has not taken. From `MAX_UNREAD` on, it gets all blocks instead."""
         self._reports: list[Report] = [Hello(runtime.card, node, kv_events, ticket)]
+        self._begun = bytearray()
+        """The parts of a list of orders that is not complete yet."""
         self._has_news = asyncio.Event()
         self._num_untaken_bytes = 0
         self._has_room = asyncio.Event()
@@ -117,6 +119,19 @@ class Session:
                     self._has_news.set()
                 case _:
                     self._begin(order.question_id, self._answer(order))
+
+    def take(self, part: bytes, *, has_more: bool) -> None:
+        """Takes a part of an encoded list of orders, which it obeys when it is complete. Each part is a heartbeat."""
+        self._begun += part
+        if has_more:
+            self.obey([])
+        else:
+            orders, self._begun = decode_orders(self._begun), bytearray()
+            self.obey(orders)
+
+    def move(self) -> None:
+        """Tells the front that the frame with this report is the last one through Ray."""
+        self._tell(Moved())
 
     def hear(self, heard: Heard) -> None:
         """Tells the front that another front has sent a prompt here."""

@@ -315,7 +315,7 @@ _CHECKED: dict[str, Checked] = {
     "mirostat": _whole(0, 2),
     "mirostat_tau": _real(0, 1000),
     "mirostat_eta": _real(0, 1000),
-    "adaptive_target": _real(-1000, 1),
+    "adaptive_target": lambda name, value: _in_range(name, max(real_number(name, value), -1), -1, 1),
     "adaptive_decay": _real(0, 0.99),
     "min_keep": _whole(0, _MAX_INT),
     "samplers": sampler_names,

@@ -59,7 +59,8 @@ def sampler_names(name: str, value: object) -> tuple[str, ...]:
 
 
 def _texts(name: str, value: object) -> list[str]:
-    is_list = isinstance(value, Collection) and not isinstance(value, bytes | bytearray | Mapping)
+    is_single = getattr(value, "ndim", 1) == 0  # an array of no dimensions
+    is_list = isinstance(value, Collection) and not (is_single or isinstance(value, bytes | bytearray | Mapping))
     items = list(cast("Collection[object]", value)) if is_list else [None]
     if not all(isinstance(item, str) for item in items):
         raise InvalidInput(f"`{name}` must be a list of names of sampling stages", parameter=name)

@@ -101,6 +101,11 @@ class AsyncTextStream(AsyncIterator[str]):
                 yield part
 
     @property
+    def prompt_progress(self) -> tuple[int, int] | None:
+        """See `TextStream.prompt_progress`."""
+        return self._answer.prompt_progress
+
+    @property
     def completion(self) -> Completion:
         """The answer so far; complete when the iteration has ended.
 

@@ -111,6 +111,8 @@ def chat_options(function: str, options: ChatOptions) -> tuple[SamplingOptions, 
 
 
 def _split(function: str, options: TextOptions, known: frozenset[str]) -> tuple[SamplingOptions, TextOptions]:
+    if "stream" in options:
+        raise TypeError(f"{function} takes no 'stream': `stream()` and `stream_chat()` stream the text of an answer")
     check_keywords(function, options, _SAMPLING | known | {"sampling", "lora", "progress"})
     sampling = {name: value for name, value in options.items() if name in _SAMPLING}
     others = {name: value for name, value in options.items() if name in known and value is not None}

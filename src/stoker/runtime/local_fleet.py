@@ -148,18 +148,24 @@ class LocalFleet:
             return
         replica = self._new()
         logger.info("loading replica %d", replica.number)
-        self._loads[replica] = asyncio.create_task(self._load(replica), name=f"stoker-replica-{replica.number}")
+        task = self._loads[replica] = asyncio.create_task(self._start(replica), name=f"stoker-replica-{replica.number}")
+        task.add_done_callback(lambda task: self._note_load(replica, task))
 
-    async def _load(self, replica: Replica) -> None:
-        try:
-            await self._start(replica)
+    def _note_load(self, replica: Replica, task: asyncio.Task[None]) -> None:
+        del self._loads[replica]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
             logger.info("replica %d is ready", replica.number)
-        except StokerError as error:
+            return
+        if isinstance(error, StokerError):
             logger.warning("replica %d cannot be loaded: %s", replica.number, error.message)
-            self._scaler.note_failure(self._clock())
-            self.members.remove(replica)
-        finally:
-            self._loads.pop(replica, None)
+        else:
+            logger.error("replica %d cannot be loaded", replica.number, exc_info=error)
+        self._scaler.note_failure(self._clock())
+        if replica in self.members:
+            self._remove(replica)
 
     def _give_one_up(self) -> None:
         """Drains the replica with the fewest requests; among equals, the newest."""

@@ -34,6 +34,7 @@ _QUEUE_RETRY_S = 10.0
 _DISCOVER_EVERY_S = 1.0
 _MAX_NAMED = 20
 """Maximum number of model ids that the error about an unknown name lists."""
+_NO_MODEL = "No model is here yet: `stoker pull MODEL` downloads one, which is then served"
 
 
 class Registry:
@@ -319,9 +320,15 @@ class Registry:
         found = self._named(name) or self._named(meant_download(name, self._entries))
         if found is not None:
             return found
+        message = f"The model `{name}` is not served here. {self._known()}"
+        raise ModelNotFound(message, model=name, parameter="model")
+
+    def _known(self) -> str:
         ids = list(self._entries)
-        known = ", ".join(ids[:_MAX_NAMED]) + (f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else "")
-        raise ModelNotFound(f"The model `{name}` is not served here. Served: {known}", model=name, parameter="model")
+        if not ids:
+            return _NO_MODEL
+        more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
+        return f"Served: {', '.join(ids[:_MAX_NAMED])}{more}"
 
     def _named(self, name: str | None) -> ModelEntry | None:
         return next((entry for entry in self._entries.values() if name in entry.spec.names), None)
@@ -331,12 +338,15 @@ class Registry:
         if model and not self.takes_any_name:
             return self._find(without_adapter(model, self._taken_names()))
         first = next((entry for entry in entries if entry.spec.loads_at_start or len(entries) == 1), None)
+        if not entries:
+            raise ModelNotFound(_NO_MODEL, model=model, parameter="model")
         if first is None:
-            raise InvalidInput("several models are served here: name one of them in `model`", parameter="model")
+            message = f"several models are served here: name one of them in `model`. {self._known()}"
+            raise InvalidInput(message, parameter="model")
         return first
 
     async def _look_up(self, model: str | None, *, exact: bool = False) -> ModelEntry:
-        """As `_find` or `_resolve`, but an unknown name first starts a discovery of new models."""
+        """As `_find` or `_resolve`, but if there is no such model, or none at all, new models are discovered first."""
         find = self._find if exact else self._resolve
         try:
             return find(model or "")

@@ -6,6 +6,7 @@ Polling runs only while a client follows. A slow client loses the oldest records
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from stoker.engine.question_messages import Look
 from stoker.engine.view import EngineView, Moment, StepRecord
 from stoker.errors import Overloaded, StokerError
 from stoker.runtime.base import Runtime
+
+logger = logging.getLogger(__name__)
 
 HZ = 10.0
 """Polls per second."""
@@ -139,6 +142,11 @@ class Watch:
                 self._error, wait_s = error, _FAILED_WAIT_S
             except TimeoutError:
                 wait_s = self._every_s
+            except Exception as bug:  # followers wait for the next update, and none would come
+                logger.exception("a look at engines failed")
+                self._tracks.clear()
+                self._error = StokerError(f"the engines cannot be looked at: {type(bug).__name__}")
+                wait_s = _FAILED_WAIT_S
             async with self._news:
                 self._num_looks += 1
                 self._news.notify_all()

@@ -25,10 +25,11 @@ _MOST_TEXTS = 256
 class Infill:
     """Keeps likely text tokens and end-of-generation tokens ("ends"), or the ends only.
 
-    Only the ends stay if they are likely in relation to the number of candidates, or if no text token has a probability
-    of 0.2. If one text is a prefix of another, the likelier one gets the probability of both. Of n likely texts, those
-    with a share of at least 1 / (n + 1) stay. If the answer may not end yet, the likeliest candidate stays instead of
-    an end. The semantics are those of llama.cpp (`llama_sampler_init_infill`).
+    Only the ends stay if they are likely in relation to the number of candidates, including those with logits of -inf,
+    or if no text token has a probability of 0.2. If one text is a prefix of another, the likelier one gets the
+    probability of both. Of n likely texts, those with a share of at least 1 / (n + 1) stay. If the answer may not end
+    yet, the likeliest candidate stays instead of an end. The semantics are those of llama.cpp
+    (`llama_sampler_init_infill`).
 
     Attributes:
         ends: the end-of-generation tokens that may be chosen, ascending.
@@ -55,7 +56,7 @@ class Infill:
         probabilities /= probabilities.sum()
         is_end = np.isin(possible.token_ids, self.ends)
         end = float(probabilities[is_end].sum())
-        if _END_FACTOR * end * len(possible) > 1 - end:
+        if _END_FACTOR * end * len(candidates) > 1 - end:
             return possible.keep(np.flatnonzero(is_end))
         likely = self._likely(possible, probabilities, is_end)
         if likely:

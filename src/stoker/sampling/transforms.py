@@ -44,7 +44,8 @@ class TopNSigma:
     @classmethod
     def compile(cls, params: SamplingParams) -> TopNSigma | None:
         n = params.top_n_sigma or 0
-        return cls(n, bool(params.dynatemp_range) or _min_keep(params) > 1) if n > 0 else None
+        counts = (params.dynatemp_range, _min_keep(params) > 1, params.infill, "infill" in (params.samplers or ()))
+        return cls(n, any(counts)) if n > 0 else None
 
     def __call__(self, candidates: Candidates, draws: Draws) -> Candidates:
         possible = candidates.without_impossible()

@@ -75,6 +75,8 @@ class Endpoint:
     """Type of the JSON body of the request; None = the request has no JSON body."""
     has_optional_body: bool = False
     """Whether a request may omit the body."""
+    reads_body: bool = False
+    """Whether the handler itself reads the body, which may be larger than `max_body_bytes`."""
     form: type[msgspec.Struct] | None = None
     """Type that describes a `multipart/form-data` body; the handler itself reads the form."""
     fields: FieldTable = field(default_factory=dict[str, FieldPolicy])
@@ -128,7 +130,7 @@ class Call(Generic[BodyT]):
     server: Server
     request: Request
     body: BodyT
-    """The decoded body; the undecoded bytes if the endpoint declares `raw_body`; None if the endpoint has no body."""
+    """The decoded body; the undecoded bytes if the endpoint declares `raw_body`; None if it has no body or reads it."""
     begun_s: float
     """Time at which the route was found, before the body was read, in seconds of `time.monotonic`."""
 
@@ -288,7 +290,13 @@ class Router:
 
     @overload
     def endpoint(
-        self, method: str, path: str, summary: str, **description: Unpack[_Description]
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        *,
+        streamed_body: type[msgspec.Struct] | None = None,
+        **description: Unpack[_Description],
     ) -> Callable[[Handler[None]], Handler[None]]: ...
 
     def endpoint(
@@ -299,6 +307,7 @@ class Router:
         *,
         body: type[Any] | None = None,
         raw_body: type[msgspec.Struct] | None = None,
+        streamed_body: type[msgspec.Struct] | None = None,
         **description: Any,
     ) -> Callable[[Handler[Any]], Handler[Any]]:
         """A decorator that declares the decorated function as the handler of an endpoint.
@@ -309,10 +318,11 @@ class Router:
             summary: one line of documentation.
             body: type to which the body is decoded, by the tables `fields` and `nested`.
             raw_body: type that documents the body where the handler itself decodes it.
+            streamed_body: type that documents the body where the handler itself reads it from the connection.
             description: the other fields of `Endpoint`.
         """
-        about: dict[str, Any] = {"error": self._error, **description}
-        taken = raw_body if body is None else body
+        about: dict[str, Any] = {"error": self._error, "reads_body": streamed_body is not None, **description}
+        taken = next((kind for kind in (body, raw_body, streamed_body) if kind is not None), None)
         endpoint = Endpoint(api=self._api, method=method, path=path, summary=summary, request=taken, **about)
 
         def declare(handler: Handler[Any]) -> Handler[Any]:
@@ -348,7 +358,8 @@ def _answering(endpoint: Endpoint, is_decoded: bool, handler: Handler[Any]) -> C
         ignored_fields.set(ignored)
         if endpoint.is_admin:
             check_admin(request.scope)
-        body = None if endpoint.request is None else await read_body(request, server.config)
+        is_read_here = endpoint.request is not None and not endpoint.reads_body
+        body = await read_body(request, server.config) if is_read_here else None
         decoded = _decoded(endpoint, body) if body is not None and is_decoded else body
         return await handler(Call(server, request, decoded, begun_s))
 

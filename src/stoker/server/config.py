@@ -108,10 +108,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Reasoning of Anthropic requests without `thinking`: off, if the chat template can turn it off, or the default of
     the chat template."""
     files_dir: str = ""
-    """Directory for /v1/files and /v1/batches; auto = files in Stoker's cache folder. Default: none, because it
-    contains the prompts and answers of batches."""
+    """Directory for /v1/files, /v1/batches and /v1/messages/batches; auto = files in Stoker's cache folder. Default:
+    none, because it contains the prompts and answers of batches."""
     files_mib: int = 10_240
-    """Maximum size of the files of one API key, in MiB."""
+    """Maximum size of the files and batches of one API key, in MiB."""
     session_ttl_s: float = 600.0
     """Time after its last request for which the KV cache of a session (session_id) is evicted last, in seconds."""
     max_connections: int = 1024

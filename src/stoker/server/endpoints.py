@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from stoker.server import adapters, health, ui, ui_store
 from stoker.server.api import Call, Endpoint, Router
+from stoker.server.batches import message_routes as message_batches
 from stoker.server.batches import routes as batches
 from stoker.server.dialects.anthropic import routes as anthropic
 from stoker.server.dialects.llamacpp import routes as llamacpp
@@ -43,6 +44,7 @@ ROUTERS: tuple[Router, ...] = (
     transcription.router,
     batches.router,
     anthropic.router,
+    message_batches.router,
     ollama.router,
     ollama_models.router,
     llamacpp.router,

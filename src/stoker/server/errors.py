@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from math import ceil
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Scope
 
 from stoker.errors import (
@@ -72,11 +74,17 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
 
 _NO_ENDPOINT = "unknown endpoint; see GET /openapi.json"
 
+_SIMILAR = 0.8
+"""Similarity of an unknown path and an endpoint from which the error names the endpoint."""
+
 _HINTS = {
     "/v1/v1/": "leave `/v1` out of the client's base URL: it adds it by itself",
     "/v1/api/": "leave `/v1` out of the client's base URL: Ollama's API has none",
     "/api/api/": "leave `/api` out of the client's base URL: it adds it by itself",
     "//": "the client's base URL ends with one slash too many",
+    "/completions/chat/": "leave `/chat/completions` out of the client's base URL: it adds it by itself",
+    "/completions/models": "leave `/chat/completions` out of the client's base URL: it adds the path by itself",
+    "/messages/v1/": "leave `/v1/messages` out of the client's base URL: it adds it by itself",
     "/api/blobs/": "files are not uploaded; put them on the server, and use `stoker create` there",
     "/api/push": "models are not uploaded to a registry",
 }
@@ -156,7 +164,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     code = _HTTP_CODES.get(error.status_code, "http_error")
     headers = dict(error.headers) if error.headers else None
     said = {
-        404: _no_endpoint(request.url.path),
+        404: _no_endpoint(request),
         405: f"this endpoint does not take {request.method}; use {(headers or {}).get('Allow', 'another method')}",
     }.get(error.status_code, error.detail)
     message = f"{request.method} {request.url.path}: {said}"
@@ -169,9 +177,12 @@ async def on_bug(request: Request, _error: Exception) -> Response:
     return _dialect_response(request.scope, 500, internal_error_body().error)
 
 
-def _no_endpoint(path: str) -> str:
+def _no_endpoint(request: Request) -> str:
+    path = request.url.path
     hints = [hint for part, hint in _HINTS.items() if part in path]
-    return "; ".join([_NO_ENDPOINT, *hints])
+    paths = [route.path for route in request.app.routes if isinstance(route, Route)]
+    close = get_close_matches(path, paths, n=1, cutoff=_SIMILAR)
+    return "; ".join([_NO_ENDPOINT, *(hints or [f"did you mean `{found}`?" for found in close])])
 
 
 def _dialect_response(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from bisect import bisect_left, bisect_right
 
 from stoker.engine.protocol import Output, PositionLogprobs
 
@@ -18,19 +18,28 @@ def text_positions(output: Output) -> list[PositionLogprobs]:
 
 class TextLogprobs:
     """Positions of one answer whose text has not been written yet: selects those of messages, drops those of thoughts
-    and calls."""
+    and calls. Each token is looked at once, because an answer may have thousands of calls."""
 
     def __init__(self) -> None:
-        self._left: list[PositionLogprobs] = []
+        self._positions: list[PositionLogprobs] = []
+        self._text = bytearray()
+        """The tokens of the positions."""
+        self._ends: list[int] = []
+        """Index in `_text` after each token."""
+        self._num_done = 0
+        """Number of positions that were taken or dropped."""
 
     def push(self, output: Output) -> None:
         """Adds the tokens of an output."""
-        self._left += text_positions(output)
+        for position in text_positions(output):
+            self._positions.append(position)
+            self._text += position.chosen.token
+            self._ends.append(len(self._text))
 
     def of_message(self, text: str) -> list[PositionLogprobs]:
         """Takes the tokens of the next text of a message; without such tokens in the answer, all that are left."""
         span = self._span(text)
-        return self._take(*(span or (0, len(self._left))))
+        return self.rest() if span is None else self._take(*span)
 
     def pass_by(self, text: str) -> None:
         """Drops the tokens of the next text that is not part of a message, as far as they are found."""
@@ -39,12 +48,14 @@ class TextLogprobs:
 
     def rest(self) -> list[PositionLogprobs]:
         """Takes all tokens that are left."""
-        return self._take(0, len(self._left))
+        return self._take(self._num_done, len(self._positions))
 
     def _take(self, begin: int, end: int) -> list[PositionLogprobs]:
         """Takes the tokens between two indices, and drops earlier ones, such as the marker before a text."""
-        taken = self._left[begin:end]
-        del self._left[:end]
+        taken = self._positions[begin:end]
+        self._num_done = end
+        if end == len(self._positions):
+            self._positions, self._text, self._ends, self._num_done = [], bytearray(), [], 0
         return taken
 
     def _span(self, text: str) -> tuple[int, int] | None:
@@ -52,11 +63,8 @@ class TextLogprobs:
 
         tokens  | </think> | \\n\\n | It | 's |      text "It's": 2, 4
         """
-        tokens, sought = [position.chosen.token for position in self._left], text.encode()
-        at = b"".join(tokens).find(sought)
-        if not tokens or at < 0:
+        first, sought = self._num_done, text.encode()
+        at = self._text.find(sought, self._ends[first - 1] if first else 0)
+        if first == len(self._positions) or at < 0:
             return None
-        ends = list(accumulate(len(token) for token in tokens))
-        begin = sum(end <= at for end in ends)
-        end = sum(end < at + len(sought) for end in ends) + 1
-        return begin, end
+        return bisect_right(self._ends, at, first), bisect_left(self._ends, at + len(sought), first) + 1

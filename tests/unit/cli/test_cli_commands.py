@@ -255,6 +255,14 @@ def test_config_show_prints_each_value_with_its_origin(
     assert "STOKER_CTXSIZE is set, but is not a setting" in done.err
 
 
+def test_misspelled_variable_is_noted_where_a_model_is_run(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_CTXSIZE", "1")
+    monkeypatch.setenv("STOKER_SERVICE_HOST", "10.0.0.1")
+    said = "note: the environment variable STOKER_CTXSIZE is set, but is not a setting of stoker; did you mean STOKER_"
+    done = stoker("run", "fine", "Hi", "--raw")
+    assert (done.out, done.err) == ("fine\n", f"{said}CTX_SIZE?\n")
+
+
 def test_config_show_has_what_was_changed_and_where_it_was_looked_for(stoker: Stoker, tmp_path: Path) -> None:
     done = stoker("config", "show", "--temperature", "0.5", "--api-key", "hidden")
     assert [line.split()[0] for line in done.out.splitlines()] == [

@@ -31,6 +31,12 @@ def pulled(tmp_path: Path) -> Path:
     return file
 
 
+def test_empty_list_says_how_to_get_a_model(stoker: Stoker) -> None:
+    assert "`stoker pull MODEL`" in stoker("list").err
+    done = stoker("list", "--json")
+    assert (json.loads(done.out), done.err) == ([], "")
+
+
 def test_a_download_is_listed_by_its_short_name(stoker: Stoker, pulled: Path) -> None:
     assert stoker("cp", "qwen3:4b", "mine").code == 0
     (row,) = json.loads(stoker("list", "--json").out)
@@ -182,6 +188,13 @@ def test_commands_of_other_programs_are_translated(stoker: Stoker) -> None:
     assert set(SYNONYMS.values()) <= set(COMMANDS)
     assert not set(SYNONYMS) & set(COMMANDS)
     assert stoker("ls").err == "error: no such command 'ls': it is called `stoker list` here (see `stoker -h`)\n"
+
+
+@pytest.mark.parametrize("model", ["smollm2", "qwen3:4b", "./x.gguf", "org/repo:Q8_0"])
+def test_model_in_place_of_a_command_is_recognized(stoker: Stoker, model: str) -> None:
+    said = f"error: no such command '{model}'. To run this model: `stoker run {model}` (see `stoker -h`)\n"
+    assert stoker(model, "Hi").err == said
+    assert "stoker run" not in stoker("foo").err
 
 
 def test_verbose_may_stand_before_the_command(stoker: Stoker) -> None:

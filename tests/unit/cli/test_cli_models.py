@@ -52,6 +52,22 @@ def test_all_known_models_are_listed_one_a_line(stoker: Stoker) -> None:
     ]
 
 
+def test_show_of_a_model_of_the_catalog_downloads_nothing(stoker: Stoker, tmp_path: Path) -> None:
+    facts = json.loads(stoker("show", "gemma3", "--json").out)
+    assert (facts["title"], facts["context"], facts["here"]) == ("Gemma 3 270M (base model), Q4_K_M", 32768, False)
+    assert not list((tmp_path / "cache").rglob("*.gguf"))
+
+
+def test_models_of_the_catalog_have_all_columns(stoker: Stoker) -> None:
+    rows = {row["model"]: row for row in json.loads(stoker("models", "--all", "--json").out)}
+    assert (rows["smollm2"]["context"], rows["smollm2"]["license"], rows["smollm2"]["can"]) == (
+        8192,
+        "Apache-2.0",
+        ["chat"],
+    )
+    assert rows["smollm2"]["memory_bytes"] > rows["smollm2"]["size_bytes"]
+
+
 def test_what_fits_follows_the_free_memory(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.models.memory.available_memory", lambda: 5 * 10**9)
     rows = {row["model"]: row for row in json.loads(stoker("models", "--all", "--json").out)}

@@ -148,6 +148,12 @@ def test_ranges_are_told_in_words(stoker: Stoker) -> None:
     assert "<int range>" not in "".join(stoker(name, "-h").out for name in ("logs", "search", "export", "top"))
 
 
+def test_an_option_without_its_value_refers_to_the_help_of_its_command(stoker: Stoker) -> None:
+    said = "error: option '--stop' requires an argument (see `stoker run -h`)\n"
+    assert stoker("run", "fine", "Hi", "--stop").err == said
+    assert "(see `stoker cache list -h`)" in stoker("cache", "list", "--cache-dir").err
+
+
 def test_an_option_that_is_an_argument_here_is_explained(stoker: Stoker) -> None:
     assert "Give it as the argument MODEL" in stoker("run", "-m", "fine").err
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 
 from stoker.cluster.messages import Order, Report, decode_orders, decode_reports, encode
@@ -33,6 +33,9 @@ class MemoryLink:
         """How often orders, or none, have arrived."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    async def delay(self, on_part: Callable[[], None]) -> None:
+        """What happens before orders arrive: nothing. A test may replace it."""
+
     def join(self) -> Session:
         """Another front is connected to the same replica."""
         mine = self.session
@@ -40,9 +43,9 @@ class MemoryLink:
         self.others.append(Session(self._runtime, self._node, lambda: [mine], self._blocks))
         return self.others[-1]
 
-    def break_off(self) -> None:
-        """As when the replica's process is killed."""
-        self._broken.set_exception(LinkBroken("was killed"))
+    def break_off(self, error: Exception | None = None) -> None:
+        """As when the replica's process is killed, or with another error."""
+        self._broken.set_exception(error or LinkBroken("was killed"))
 
     async def reports(self) -> AsyncGenerator[list[Report], None]:
         self.session = Session(self._runtime, self._node, lambda: self.others, self._blocks)
@@ -69,10 +72,12 @@ class MemoryLink:
                     frame = kept
                 yield decode_reports(encode(frame))
 
-    async def tell(self, orders: list[Order]) -> None:
+    async def tell(self, orders: list[Order], on_part: Callable[[], None]) -> None:
         if self.is_frozen:
             await asyncio.Event().wait()
         assert self.session is not None
+        await self.delay(on_part)
         self.orders += orders
         self.num_told += 1
         self.session.obey(decode_orders(encode(orders)))
+        on_part()

@@ -49,6 +49,7 @@ def test_replica_is_a_model_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("models_dir", "/m", "only the named models"),
         ("slot_save_path", "/s", "--kv-dir"),
+        ("files_dir", "auto", "no common folder"),
         ("tls_certificate", "c", "plain HTTP"),
         ("keep_alive", ["5m"], "--replicas MIN-MAX"),
         ("autoload", False, "--replicas MIN-MAX"),

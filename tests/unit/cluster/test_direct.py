@@ -15,6 +15,7 @@ from stoker.cluster import direct, fleet
 from stoker.cluster import session as sessions
 from stoker.cluster.direct import BUFFER_BYTES, PART_BYTES, Entrance, FrontWire, Wire, carry
 from stoker.cluster.fleet import ClusterFleet
+from stoker.cluster.handover import FrontReports, frames_through_ray
 from stoker.cluster.messages import Hello, Order, Report, Ticket, encode
 from stoker.cluster.remote import LinkBroken, RemoteEngine
 from stoker.cluster.session import Session
@@ -106,8 +107,13 @@ class Place:
         self.entrance = Entrance(HOST, PORTS)
         self.relays = relays
         self.relay: Relay | None = None
-        self.wire: FrontWire | None = None
-        self.carrying: asyncio.Task[None] | None = None
+        self.is_interrupted = False
+        """Whether the network is interrupted when the front connects."""
+        self.refusing_port = 0
+        """The front connects to this port, where nothing listens; 0 = to that of the replica."""
+        self.front = FrontReports()
+        self.serving: asyncio.Task[None] | None = None
+        """The replica's side."""
         self.remote = RemoteEngine(self, silence_s=silence_s)
 
     async def __aenter__(self) -> Place:
@@ -116,41 +122,61 @@ class Place:
 
     async def __aexit__(self, *_: object) -> None:
         await self.remote.close()
-        if self.carrying is not None:
-            await self.carrying
+        if self.serving is not None:
+            self.serving.cancel()
+            await asyncio.gather(self.serving, return_exceptions=True)
         await self.entrance.close()
         if self.relay is not None:
             await self.relay.close()
         await until(lambda: not self.fake.open)
 
-    async def _carry(self, session: Session, frames: AsyncGenerator[list[Report], None], ticket: Ticket) -> None:
-        async with aclosing(frames):
-            wire = await self.entrance.arrival(ticket)
-            assert wire is not None
-            await carry(session, frames, wire)
+    async def start(self) -> FrontWire:
+        """Connects the front, and returns its direct connection when this carries the messages."""
+        assert await self.remote.start() == CARD
+        await until(lambda: self.front.wire is not None)
+        assert self.front.wire is not None
+        return self.front.wire
 
-    async def reports(self) -> AsyncGenerator[list[Report], None]:
+    async def _serve(self, ticket: Ticket, through_ray: asyncio.Queue[list[Report]]) -> None:
+        self.session = Session(self.runtime, HOST, ticket=ticket)
+        try:
+            async with aclosing(frames_through_ray(self.session, self.entrance, ticket)) as frames:
+                async for frame in frames:
+                    through_ray.put_nowait(frame)
+        finally:
+            self.entrance.forget(ticket)
+
+    async def _through_ray(self) -> AsyncGenerator[list[Report], None]:
         ticket = self.entrance.ticket()
         assert ticket is not None
-        session = Session(self.runtime, HOST, ticket=ticket)
-        frames = session.frames()
-        first = await anext(frames)
-        self.carrying = asyncio.ensure_future(self._carry(session, frames, ticket))
-        hello = first[0]
-        assert isinstance(hello, Hello)
-        if self.relays:
-            self.relay = Relay(ticket.port)
-            hello = msgspec.structs.replace(hello, ticket=msgspec.structs.replace(ticket, port=await self.relay.open()))
-        self.wire = await FrontWire.of(hello)
-        assert self.wire is not None
-        yield first
-        async with aclosing(self.wire.reports()) as later:
-            async for frame in later:
+        frames: asyncio.Queue[list[Report]] = asyncio.Queue()
+        self.serving = asyncio.ensure_future(self._serve(ticket, frames))
+        while True:
+            frame = await frames.get()
+            if isinstance(hello := frame[0], Hello):
+                way = msgspec.structs.replace(ticket, port=await self._port(ticket.port))
+                frame[0] = msgspec.structs.replace(hello, ticket=way)
+            yield frame
+
+    async def _port(self, port: int) -> int:
+        """The port that the front connects to."""
+        if not self.relays:
+            return self.refusing_port or port
+        self.relay = Relay(port)
+        if self.is_interrupted:
+            self.relay.is_open.clear()
+        return await self.relay.open()
+
+    async def reports(self) -> AsyncGenerator[list[Report], None]:
+        async with aclosing(self._through_ray()) as frames, aclosing(self.front.all_of(frames)) as reports:
+            async for frame in reports:
                 yield frame
 
-    async def tell(self, orders: list[Order]) -> None:
-        assert self.wire is not None
-        await self.wire.tell(encode(orders))
+    async def tell(self, orders: list[Order], on_part: Callable[[], None]) -> None:
+        if self.front.wire is not None:
+            await self.front.wire.tell(encode(orders), on_part)
+        else:
+            self.session.take(encode(orders), has_more=False)
 
 
 def submit(request_id: str, prompt: str = "hello") -> Submit:
@@ -162,10 +188,94 @@ async def answer(runtime: Runtime, given: Submit) -> str:
     return "".join(event.text for event in events if isinstance(event, Output))
 
 
+async def is_answered(place: Place, *request_ids: str) -> None:
+    """Asks one request after the other."""
+    for request_id in request_ids:
+        asked = asyncio.ensure_future(answer(place.remote, submit(request_id)))
+        await until(lambda request_id=request_id: request_id in place.fake.open)
+        place.fake.finish(request_id)
+        assert await asked == "by 0"
+
+
+def test_no_message_waits_for_a_connection_that_is_refused_or_slow() -> None:
+    async def test() -> None:
+        async with Place() as place:
+            place.refusing_port = free_port()
+            await place.remote.start()
+            await is_answered(place, "a", "b")
+            assert place.front.wire is None
+        async with Place(relays=True) as place:
+            place.is_interrupted = True
+            await place.remote.start()
+            await is_answered(place, "a", "b")
+            assert place.relay is not None
+            place.relay.is_open.set()
+            await place.start()
+            assert place.relay.num_bytes
+            await is_answered(place, "c")
+
+    run(test())
+
+
+def test_front_that_gives_up_when_the_replica_has_accepted_it_keeps_its_session() -> None:
+    async def test() -> None:
+        async with Place() as place:
+            place.refusing_port = free_port()
+            await place.remote.start()
+            ticket = next(guest.ticket for guest in place.entrance._guests.values())
+            reader, writer = await asyncio.open_connection(HOST, ticket.port)
+            writer.write(said(ticket.name, ticket.secret))
+            assert await reader.readexactly(20) == said(ticket.proof)
+            await is_answered(place, "a")
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            await is_answered(place, "b")
+            assert not place.remote.is_lost
+
+    run(test())
+
+
+def test_reports_keep_their_order_when_they_move_to_the_connection() -> None:
+    async def test() -> None:
+        async with Place(relays=True) as place:
+            place.is_interrupted = True
+            await place.remote.start()
+            events = place.remote.generate(submit("r"))
+            await anext(events)
+            place.fake.say("r", "first ")
+            assert place.relay is not None
+            place.relay.is_open.set()
+            num_said = 0
+            while place.front.wire is None:
+                place.fake.say("r", f"{num_said} ")
+                num_said += 1
+                await asyncio.sleep(0)
+            place.fake.say("r", "end", "stop")
+            texts = [event.text async for event in events if isinstance(event, Output)]
+            assert "".join(texts) == " ".join(["first", *map(str, range(num_said)), "end"])
+
+    run(test())
+
+
+def test_each_part_of_orders_that_arrives_is_noted() -> None:
+    async def test() -> None:
+        async with Place() as place:
+            wire = await place.start()
+            parts: list[int] = []
+            await wire.tell(encode([submit("long", "x" * (3 * PART_BYTES))]), lambda: parts.append(1))
+            assert len(parts) == 4
+            await until(lambda: "long" in place.fake.open)
+            await wire.tell(encode([]), lambda: parts.append(1))
+            assert len(parts) == 5
+
+    run(test())
+
+
 def test_requests_and_answers_of_any_size_pass() -> None:
     async def test() -> None:
         async with Place() as place:
-            assert await place.remote.start() == CARD
+            await place.start()
             asked = [asyncio.ensure_future(answer(place.remote, submit(str(number), LONG))) for number in range(5)]
             for number in range(5):
                 await until(lambda number=number: str(number) in place.fake.open)
@@ -180,15 +290,14 @@ def test_requests_and_answers_of_any_size_pass() -> None:
 def test_front_that_leaves_has_its_requests_aborted() -> None:
     async def test() -> None:
         async with Place() as place:
-            await place.remote.start()
+            wire = await place.start()
             events = place.remote.generate(submit("r"))
             await anext(events)
             assert place.fake.open
-            assert place.wire is not None
-            place.wire.close()
+            wire.close()
             await until(lambda: not place.fake.open)
             with pytest.raises(LinkBroken):
-                await place.tell([])
+                await wire.tell(encode([]), lambda: None)
             await events.aclose()
 
     run(test())
@@ -197,15 +306,14 @@ def test_front_that_leaves_has_its_requests_aborted() -> None:
 def test_replica_that_goes_ends_its_requests_at_once() -> None:
     async def test() -> None:
         async with Place() as place:
-            await place.remote.start()
+            await place.start()
             events = place.remote.generate(submit("r"))
             await anext(events)
-            assert place.carrying is not None
-            place.carrying.cancel()
+            assert place.serving is not None
+            place.serving.cancel()
             with pytest.raises(EngineCrashed, match="closed the connection"):
                 await anext(events)
             assert place.remote.is_lost
-            place.carrying = None
 
     run(test())
 
@@ -221,6 +329,7 @@ def test_when_a_connection_breaks_what_has_begun_fails_and_what_has_not_goes_to_
             present = {"a"}
             runtime = ReplicatedRuntime(ClusterFleet(lambda: present, lambda name: places[name].remote))
             await runtime.start()
+            wire = await first.start()
             begun = runtime.generate(submit("begun"))
             await anext(begun)
             first.fake.say("begun")
@@ -231,8 +340,7 @@ def test_when_a_connection_breaks_what_has_begun_fails_and_what_has_not_goes_to_
             present.add("b")
             await until(lambda: second.remote.health().is_ready)
             present.remove("a")
-            assert first.wire is not None
-            first.wire.close()
+            wire.close()
             with pytest.raises(EngineCrashed):
                 await anext(begun)
             await until(lambda: "waiting" in second.fake.open)
@@ -252,7 +360,7 @@ def test_connection_that_falls_silent_is_given_up_by_both_sides(side: str, monke
 
     async def test() -> None:
         async with Place(silence_s=0.2 if side == "front" else BOUND_S, relays=True) as place:
-            await place.remote.start()
+            await place.start()
             events = place.remote.generate(submit("r"))
             await anext(events)
             assert place.relay is not None
@@ -271,11 +379,10 @@ def test_connection_that_falls_silent_is_given_up_by_both_sides(side: str, monke
 def test_orders_that_wait_for_their_arrival_fail_with_the_connection() -> None:
     async def test() -> None:
         async with Place() as place:
-            await place.remote.start()
-            assert place.wire is not None
-            telling = asyncio.ensure_future(place.wire.tell(encode([])))
+            wire = await place.start()
+            telling = asyncio.ensure_future(wire.tell(encode([]), lambda: None))
             await asyncio.sleep(0)
-            place.wire.close()
+            wire.close()
             with pytest.raises(LinkBroken):
                 await telling
 
@@ -321,7 +428,7 @@ def test_connection_without_the_secret_of_a_ticket_is_closed(content: Callable[[
             ticket = place.entrance.ticket()
             assert ticket is not None
             assert await is_refused(ticket.port, content(ticket))
-            coming = asyncio.ensure_future(place.entrance.arrival(ticket))
+            coming = place.entrance.arrival(ticket)
             wire = await FrontWire.of(Hello(CARD, "", ticket=ticket))
             assert wire is not None, "the ticket is still good"
             wire.close()
@@ -366,7 +473,7 @@ def test_ticket_is_good_for_one_connection_and_until_it_is_forgotten() -> None:
         async with Place() as place:
             ticket = place.entrance.ticket()
             assert ticket is not None
-            coming = asyncio.ensure_future(place.entrance.arrival(ticket))
+            coming = place.entrance.arrival(ticket)
             first = await FrontWire.of(Hello(CARD, "", ticket=ticket))
             assert first is not None
             wire = await coming
@@ -431,12 +538,13 @@ def test_without_a_connection_both_sides_go_on_through_ray(monkeypatch: pytest.M
         closed = Entrance(HOST, range(0))
         await closed.open()
         assert closed.ticket() is None
-        assert await closed.arrival(None) is None
         assert await FrontWire.of(Hello(CARD, "")) is None
         async with Place() as place:
             ticket = place.entrance.ticket()
             assert ticket is not None
-            assert await place.entrance.arrival(ticket) is None, "the front did not come in time"
+            loop = asyncio.get_running_loop()
+            late_s = loop.time() + 2 * direct.ATTACH_S
+            await until(lambda: loop.time() > late_s)
             assert await FrontWire.of(Hello(CARD, "", ticket=ticket)) is None, "it is too late"
             await place.entrance.close()
             assert await FrontWire.of(Hello(CARD, "", ticket=ticket)) is None
@@ -577,7 +685,7 @@ def test_little_lies_between_an_engine_and_a_reader_that_takes_nothing() -> None
     async def test() -> None:
         replica = EndlessReplica()
         async with Place(replica) as place:
-            await place.remote.start()
+            await place.start()
             events = place.remote.generate(submit("slow"))
             for _ in range(3):
                 await anext(events)
@@ -601,7 +709,7 @@ def test_little_lies_between_an_engine_and_a_front_that_stands_still() -> None:
             session = Session(replica, HOST, ticket=ticket)
             frames = session.frames()
             await anext(frames)
-            coming = asyncio.ensure_future(place.entrance.arrival(ticket))
+            coming = place.entrance.arrival(ticket)
             front = await FrontWire.of(Hello(CARD, "", ticket=ticket))
             wire = await coming
             assert front is not None
@@ -628,7 +736,7 @@ def test_front_that_reads_nothing_does_not_hold_its_requests(monkeypatch: pytest
             frames = session.frames()
             await anext(frames)
             _, writer = await asyncio.open_connection(HOST, ticket.port, limit=1)
-            writer.write(said(ticket.name, ticket.secret))
+            writer.write(said(ticket.name, ticket.secret) + said())
             wire = await place.entrance.arrival(ticket)
             assert wire is not None
             carrying = asyncio.ensure_future(carry(session, frames, wire))

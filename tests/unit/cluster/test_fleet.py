@@ -17,6 +17,7 @@ from stoker.cluster.remote import LinkBroken, RemoteEngine
 from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.core.params import SamplingParams
 from stoker.engine.blocks_held import POOL, StoredBlocks
+from stoker.engine.cards import ModelCard
 from stoker.engine.health import Health
 from stoker.engine.protocol import Output, Submit
 from stoker.engine.question_messages import BlocksHeld, ListSlots, Tokenize
@@ -134,6 +135,37 @@ def test_one_that_comes_later_gets_requests():
         assert await asyncio.gather(*first, second) == ["by 0", "by 0", "by 1"]
 
     play(cluster, test())
+
+
+def test_replicas_are_found_after_a_bug_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(fleets, "_RETRY_S", 0.001)
+    cluster = Cluster("a")
+
+    async def test() -> None:
+        cluster.present = None  # type: ignore[assignment]
+        await until(lambda: "cannot be checked" in caplog.text)
+        cluster.present = {"a", "b"}
+        await until(lambda: ready(cluster) == 2)
+
+    play(cluster, test())
+
+
+def test_replica_whose_connection_meets_a_bug_is_connected_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    cluster, compare = Cluster("a"), fleets.is_same_model
+
+    def broken(*cards: ModelCard) -> bool:
+        monkeypatch.setattr(fleets, "is_same_model", compare)
+        raise RuntimeError("a bug")
+
+    async def test() -> None:
+        monkeypatch.setattr(fleets, "is_same_model", broken)
+        cluster.present.add("b")
+        await until(lambda: ready(cluster) == 2 and len(cluster.links["b"]) == 2)
+
+    play(cluster, test())
+    assert "a bug" in caplog.text
 
 
 def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -152,6 +152,39 @@ def test_replica_that_falls_silent_is_lost(monkeypatch: pytest.MonkeyPatch):
                 await anext(events)
 
     run(test())
+
+
+def test_orders_may_take_as_long_as_their_parts_arrive(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "BEAT_S", 0.01)
+
+    async def test() -> None:
+        async with Pair(silence_s=0.4) as pair:
+
+            async def delay(on_part: Callable[[], None]) -> None:
+                for _ in range(remotes._STEPS):
+                    wanted = pair.remote._steps_told + 2
+                    await until(lambda wanted=wanted: pair.remote._steps_told >= wanted)
+                    on_part()
+
+            monkeypatch.setattr(pair.link, "delay", delay)
+            events = pair.remote.generate(SUBMIT)
+            assert isinstance(await anext(events), Accepted)
+            await events.aclose()
+
+    run(test())
+
+
+def test_replica_whose_reports_cannot_be_understood_is_lost_at_once(caplog: pytest.LogCaptureFixture):
+    async def test() -> None:
+        async with Pair() as pair:
+            events = await begun(pair)
+            pair.link.break_off(ValueError("of another version"))
+            with pytest.raises(EngineCrashed, match="ValueError"):
+                await anext(events)
+            assert pair.remote.is_lost
+
+    run(test())
+    assert "of another version" in caplog.text
 
 
 def test_front_that_falls_silent_loses_what_it_had_open(monkeypatch: pytest.MonkeyPatch):

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from stoker.cluster.direct import Entrance, carry
-from stoker.cluster.messages import decode_orders, encode
+from stoker.cluster.direct import Entrance
+from stoker.cluster.handover import frames_through_ray
+from stoker.cluster.messages import encode
 from stoker.cluster.session import Session
 from stoker.core.params import SamplingParams
 from stoker.engine.protocol import Submit
@@ -29,8 +30,8 @@ class Handle:
         self.fake = FakeReplica(0, None)
         self.fake.state = "ready"
         self.session: Session | None = None
-        self.told: list[str] = []
-        """Ids of the requests that came through Ray Serve."""
+        self.told: list[int] = []
+        """Sizes of the calls with orders."""
         self._entrance = entrance
 
     @property
@@ -52,11 +53,7 @@ class Handle:
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         ticket = self._entrance.ticket()
         self.session = Session(self.fake, HOST, ticket=ticket)
-        async with aclosing(self.session.frames()) as frames:
-            yield encode(await anext(frames))
-            wire = await self._entrance.arrival(ticket)
-            if wire is not None:
-                await carry(self.session, frames, wire)
+        async with aclosing(frames_through_ray(self.session, self._entrance, ticket)) as frames:
             async for frame in frames:
                 yield encode(frame)
 
@@ -67,12 +64,11 @@ class Tell:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
 
-    async def remote(self, _session: str, orders: bytes, to: str) -> bool:
+    async def remote(self, _session: str, part: bytes, to: str, *, has_more: bool) -> bool:
         assert to == "replica"
         assert self._handle.session is not None
-        found = decode_orders(orders)
-        self._handle.told += [order.request_id for order in found if isinstance(order, Submit)]
-        self._handle.session.obey(found)
+        self._handle.told.append(len(part))
+        self._handle.session.take(part, has_more=has_more)
         return True
 
 
@@ -99,31 +95,37 @@ class Response:
 
 
 @pytest.mark.parametrize(
-    ("ports", "long", "through_ray"),
-    [(PORTS, 10, []), (PORTS, 5000, ["long"]), (range(0), 10, ["short", "long"])],
-    ids=["all fits", "one is too long", "no direct connection"],
+    ("ports", "long", "num_calls"),
+    [(PORTS, 10, 0), (PORTS, 5000, 3), (range(0), 10, 2), (range(0), 5000, 4)],
+    ids=["all fits", "one is too long", "no direct connection", "no direct connection, and one is long"],
 )
 def test_orders_take_the_direct_connection_if_there_is_one_and_they_fit(
-    ports: range, long: int, through_ray: list[str], monkeypatch: pytest.MonkeyPatch
+    ports: range, long: int, num_calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from stoker.cluster import front
     from stoker.cluster.remote import RemoteEngine
 
     monkeypatch.setattr(front, "MAX_BYTES", 4000)
+    monkeypatch.setattr(front, "CALL_BYTES", 2000)
 
     async def test() -> None:
         entrance = Entrance(HOST, ports)
         await entrance.open()
         handle: Any = Handle(entrance)
-        remote = RemoteEngine(front.ServeLink(handle, "replica"))
+        link = front.ServeLink(handle, "replica")
+        remote = RemoteEngine(link)
         await remote.start()
+        await until(lambda: link._reports.wire is not None or not ports)
+        handle.told.clear()
         for name, size in (("short", 1), ("long", long)):
             events = remote.generate(Submit(name, "x" * size, SamplingParams()))
             await anext(events)
             await until(lambda name=name: name in handle.fake.open)
             handle.fake.finish(name)
             assert [event async for event in events]
-        assert handle.told == through_ray
+        assert len([size for size in handle.told if size > 1]) == num_calls
+        assert max(handle.told, default=0) <= 2000
+        assert {submit.request_id: len(submit.prompt) for submit in handle.fake.submits} == {"short": 1, "long": long}
         await remote.close()
         await entrance.close()
         await until(lambda: not handle.fake.open)

@@ -115,6 +115,16 @@ def test_reads_what_the_reference_writer_wrote(path: Path) -> None:
             assert np.array_equal(np.frombuffer(data, np.float16), second)
 
 
+def test_error_while_a_view_exists_is_not_hidden_by_the_closing_of_the_file(path: Path):
+    views: list[memoryview] = []
+    with pytest.raises(KeyboardInterrupt), read_gguf(write_tiny_gguf(path)) as gguf:  # noqa: PT012
+        views.append(gguf.header_data())
+        raise KeyboardInterrupt
+    assert bytes(views[0][:4]) == b"GGUF"
+    with pytest.raises(BufferError), read_gguf(path) as gguf:
+        views.append(gguf.header_data())
+
+
 def test_a_missing_key_is_none_and_a_wrong_type_is_an_error(path: Path) -> None:
     gguf = read_gguf(write_tiny_gguf(path, a__text="x", a__number=1, a__flag=True, a__words=["x"]))
     for get in (gguf.get_str, gguf.get_int, gguf.get_float, gguf.get_bool, gguf.get_array, gguf.get_ints):

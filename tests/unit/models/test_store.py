@@ -43,6 +43,10 @@ def entry(cache: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> Catal
         file_name="tiny.gguf",
         size_bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
+        kv_bytes_per_token=1,
+        context=1,
+        license="",
+        abilities=(),
         sources=(HUB_FILE, WHEEL),
     )
     monkeypatch.setattr(store, "CATALOG", {"tiny": entry})

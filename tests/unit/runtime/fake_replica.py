@@ -70,7 +70,7 @@ class FakeReplica:
         self.num_restarts = 0
         self.beat: EngineStats | None = None
         self.load_gate = asyncio.Event()
-        self.load_error: StokerError | None = None
+        self.load_error: Exception | None = None
         self.refuses: StokerError | None = None
         self.accept_gate = asyncio.Event()
         self.accept_gate.set()
@@ -242,7 +242,7 @@ class Stage:
         self.now = 1000.0
         self.made: list[FakeReplica] = []
         self.loads_freely = True
-        self.load_error: StokerError | None = None
+        self.load_error: Exception | None = None
         self.blocks: BlocksHeld | None = None
         """What every new one says that it holds."""
         config = ReplicaConfig(replicas=replicas, **settings)

@@ -110,7 +110,7 @@ async def test_names_of_several_models_are_exact():
         assert lease.served.names == ("a", "alias")
         with pytest.raises(ModelNotFound, match="Served: a, b"):
             await machine.registry.lease("other")
-        with pytest.raises(InvalidInput, match="several models"):
+        with pytest.raises(InvalidInput, match=r"several models.*Served: a, b"):
             await machine.registry.lease(None)
         lease.close()
 
@@ -484,6 +484,21 @@ async def test_models_of_a_folder_come_and_go():
         await machine.registry.unload("b", waits=True)
         await machine.registry.refresh()
         assert machine.states() == {"/m/a.gguf": "loaded"}, "what is loaded stays until it is unloaded"
+
+
+@live
+async def test_server_without_models_says_how_to_get_one_and_serves_it_once_it_is_there():
+    folder: list[ModelSpec] = []
+    a = FakeModel("a")
+    async with running(discover=lambda: folder) as machine:
+        machine.models = [a]
+        for name in (None, "a"):
+            with pytest.raises(ModelNotFound, match="No model is here yet: `stoker pull MODEL`"):
+                await machine.use(name)
+        folder.append(a.spec())
+        machine.advance(1)
+        await machine.use(None)
+        assert machine.states() == {"a": "loaded"}
 
 
 @live

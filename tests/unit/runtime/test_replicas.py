@@ -751,13 +751,14 @@ def test_draining_lets_streams_end_and_can_be_taken_back():
     play(stage, test())
 
 
-def test_a_replica_that_cannot_be_added_is_tried_again_later():
+@pytest.mark.parametrize("error", [ResourceExhausted("no memory"), RuntimeError("a bug")])
+def test_a_replica_that_cannot_be_added_is_tried_again_later(error: Exception):
     stage = Stage("1-2", scale_up_waiting=1, scale_down_open=0, **QUICK)
 
     async def test() -> None:
         asked = [stage.ask(f"r{number}") for number in range(3)]
         await stage.held("r0", "r1", "r2")
-        stage.load_error = ResourceExhausted("no memory")
+        stage.load_error = error
         stage.later(0)
         stage.later(10)
         await until(lambda: len(stage.made) == 2 and stage.made[1].is_closed)

@@ -49,7 +49,7 @@ def expected(row: list[float]) -> set[int]:
     total = sum(exp(row[i]) for i in order)
     p = {i: exp(row[i]) / total for i in order}
     end = sum(p[i] for i in order if i in ENDS)
-    if 3 * end * len(order) > 1 - end:
+    if 3 * end * len(row) > 1 - end:
         return {i for i in order if i in ENDS}
     gone: set[int] = set()
     for a in order:
@@ -69,7 +69,8 @@ def expected(row: list[float]) -> set[int]:
 
 def test_an_end_that_is_likely_for_how_many_candidates_there_are_is_all_that_is_left():
     assert left(logits(t3=0.6, t4=0.28, t8=0.12)) == {8}
-    assert left(logits(t3=0.5, t4=0.45, t8=0.05)) == {3, 4, 8}
+    assert left(logits(t3=0.5, t4=0.47, t8=0.03)) == {3, 4, 8}
+    assert left(logits(t3=0.5, t4=0.46, t8=0.04)) == {8}, "impossible tokens count as well"
 
 
 def test_text_that_is_unlikely_is_dropped():

@@ -1,4 +1,4 @@
-"""Probes for every honoured field of `/v1/batches`."""
+"""Probes for every honoured field of `/v1/batches` and `/v1/messages/batches`."""
 
 from __future__ import annotations
 
@@ -61,5 +61,15 @@ PROBES = [
             "completion_window": Probe("1h", refused),
             "metadata": Probe({"a": "b"}, _says("metadata", {"a": "b"})),
         },
-    )
+    ),
+    BatchProbes(
+        endpoint("POST", "/v1/messages/batches"),
+        {"requests": [{"custom_id": "a", "params": {}}]},
+        {
+            "requests": Probe(
+                [{"custom_id": "a", "params": {}}, {"custom_id": "b", "params": {}}],
+                lambda exchange: exchange.response.json()["request_counts"]["processing"] == 2,
+            )
+        },
+    ),
 ]

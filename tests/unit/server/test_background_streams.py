@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from stoker.errors import EngineCrashed, InvalidInput, ResponseNotFound, UnsupportedParameter
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.responses import routes
+from stoker.server.dialects.responses import routes, writer
 from stoker.server.dialects.responses.event_log import MIN_EVENTS, EventLog
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.text.messages import Message
@@ -142,21 +142,51 @@ def test_it_is_deleted_while_it_is_read():
     run(test())
 
 
-@pytest.mark.parametrize("kind", [EngineCrashed, RuntimeError])
-def test_a_stream_ends_if_the_response_fails(kind: type[Exception]):
-    fault = kind("it broke")
-    steps: list[Step] = ["a", fault]
-    app = make_app(FakeRuntime(lambda submit: steps))
+@pytest.mark.parametrize(("kind", "code"), [(EngineCrashed, "engine_crashed"), (RuntimeError, "internal_error")])
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_response_that_fails_says_so(
+    kind: type[Exception], code: str, caplog: pytest.LogCaptureFixture, *, is_stream: bool
+):
+    secret = "words of a prompt"
+    steps: list[Step] = ["a", kind(secret)]
+    app = make_app(runtime := FakeRuntime(lambda submit: steps))
+
+    async def test() -> tuple[list[Any], Any]:
+        client = begin(app, stream=is_stream)
+        if is_stream:
+            events = await read(client)
+            response_id = events[0]["response"]["id"]
+        else:
+            events, response_id = [], json.loads(await client.next_body())["id"]
+        await until(lambda: runtime.held == set())
+        assert await read(again(app, response_id)) == events or not is_stream
+        return events, json.loads(await RawClient(app, f"/v1/responses/{response_id}").next_body())
+
+    events, kept = run(test())
+    assert (kept["status"], kept["error"]["code"]) == ("failed", code)
+    if is_stream:
+        assert (events[-1]["type"], events[-1]["response"]) == ("response.failed", kept)
+        assert numbers(events) == list(range(len(events)))
+    if kind is RuntimeError:
+        assert "RuntimeError" in caplog.text
+        assert secret not in caplog.text + json.dumps(kept)
+
+
+def test_a_response_ends_even_if_its_item_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
+    def broken(self: Any, status: str) -> Any:
+        if status != "in_progress":
+            raise RuntimeError("no item")
+        return item(self, status)
+
+    item = writer._Open.item
+    monkeypatch.setattr(writer._Open, "item", broken)
+    app = make_app(FakeRuntime())
 
     async def test() -> list[Any]:
         return await read(begin(app))
 
-    events = run(test())
-    if isinstance(fault, EngineCrashed):
-        assert events[-1]["type"] == "response.failed"
-        assert events[-1]["response"]["error"]["code"] == "engine_crashed"
-    else:
-        assert events[-1]["type"] == "response.output_text.delta"
+    *_, last = run(test())
+    assert (last["type"], last["response"]["output"]) == ("response.failed", [])
 
 
 def test_it_belongs_to_a_conversation():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,12 @@ import pytest
 
 from stoker.engine.protocol import Submit
 from stoker.errors import ConfigError
+from stoker.server.batches import batches as batches_module
+from stoker.server.batches import run as run_module
 from stoker.server.batches import upload as upload_module
 from stoker.server.batches.batches import PRIORITY, WINDOW_S, Batches
 from stoker.server.batches.files import FileStore, owner_tag
+from stoker.server.batches.lines import body_of
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
 from tests.unit.runtime.fake_models import live
@@ -303,6 +307,7 @@ async def test_a_batch_that_takes_longer_than_a_day_ends_with_what_it_has(tmp_pa
         ([line("a", background=True)], 1, "`background` must be left out"),
         ([line("a").replace(b"/v1/completions", b"/v1/embeddings")], 1, "POST /v1/embeddings is none of"),
         ([b"\n"], None, "holds no request"),
+        ([line("a", deep=0).replace(b'"deep": 0', b'"deep": ' + b"[" * 9_999 + b"]" * 9_999)], 1, "nested too deeply"),
     ],
 )
 @live
@@ -344,6 +349,80 @@ async def test_answers_that_do_not_fit_end_the_batch_and_are_kept(tmp_path: Path
         assert len(await answers(client, done.output_file_id)) == done.request_counts.completed > 0
 
 
+@live
+async def test_a_batch_with_a_bug_fails_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(batches_module, "run_batch", run)
+        raise RuntimeError(prompt)
+
+    prompt = "words of a prompt"
+    run = batches_module.run_batch
+    monkeypatch.setattr(batches_module, "run_batch", broken)
+    async with serving(tmp_path / "f") as setting:
+        client = setting.client()
+        first, second = await begin(client, line("a")), await begin(client, line("b"))
+        failed, done = await ended(client, first.id), await ended(client, second.id)
+    assert (failed.status, done.status) == ("failed", "completed")
+    (fault,) = failed.errors.data
+    assert fault.code == "internal_error"
+    assert "RuntimeError" in caplog.text
+    assert prompt not in caplog.text + fault.message
+
+
+@live
+async def test_damaged_answers_fail_a_batch(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    runtime = FakeRuntime(lambda submit: ["ok"] if submit.prompt == "a" else [gate, "ok"])
+    async with serving(tmp_path / "f", runtime) as setting:
+        client = setting.client()
+        batch = await begin(client, line("a"), line("b"))
+        await when(client, batch.id, lambda found: found.request_counts.completed == 1)
+        (path,) = (tmp_path / "f" / "batches").glob("*.jsonl")
+        path.write_bytes(b"damaged\n")
+        gate.set()
+        done = await ended(client, batch.id)
+    assert (done.status, done.errors.data[0].code) == ("failed", "internal_error")
+
+
+@live
+async def test_a_batch_whose_end_could_not_be_written_is_finished_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
+    async with serving(tmp_path / "f") as setting:
+        put, num_refused = setting.files.batches.put, 0
+
+        async def full(record: Any) -> None:
+            nonlocal num_refused
+            if record.status != "validating" and num_refused < 5:
+                num_refused += 1
+                raise OSError(28, "No space left on device")
+            await put(record)
+
+        monkeypatch.setattr(setting.files.batches, "put", full)
+        client = setting.client()
+        done = await ended(client, (await begin(client, line("a"))).id)
+        assert num_refused == 5
+        assert done.status in ("completed", "failed")
+
+
+@live
+async def test_long_lines_are_read_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def noted(*args: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return body_of(*args)
+
+    monkeypatch.setattr(run_module, "body_of", noted)
+    async with serving(tmp_path / "f") as setting:
+        client = setting.client()
+        await ended(client, (await begin(client, line("a"))).id)
+    assert threads != [threading.get_ident()]
+
+
 FORM = {"content-type": "multipart/form-data; boundary=x", "authorization": "Bearer sk-alice"}
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\nabc\r\n'
 PURPOSE = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -377,6 +456,41 @@ async def test_forms_are_read_as_they_should_be(tmp_path: Path, headers: Any, bo
         assert says is None or says in reply.json()["error"]["message"]
         assert len(await setting.files.all_of(owner_tag("alice"))) == (says is None)
     assert not list((tmp_path / "f").rglob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "mime_type"),
+    [
+        (b"content-type: Text/X-Notes; charset=utf-8\r\n", "text/x-notes"),
+        (b"", "application/pdf"),
+        (b"content-type: application/octet-stream\r\n", "application/octet-stream"),
+        (b"content-type: text\r\n", "application/pdf"),
+        (b'content-type: text/"<script>\r\n', "application/pdf"),
+        (b"content-type: text/\xff\r\n", "application/pdf"),
+        (b"content-type: text/" + b"x" * 200 + b"\r\n", "application/pdf"),
+    ],
+    ids=["given", "none", "unknown bytes", "no subtype", "not allowed characters", "not ASCII", "too long"],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+@live
+async def test_the_mime_type_of_a_file_is_kept(
+    tmp_path: Path, headers: bytes, mime_type: str, *, is_first: bool
+) -> None:
+    disposition = b'content-disposition: form-data; name="file"; filename="f.pdf"\r\n'
+    head = headers + disposition if is_first else disposition + headers
+    other = b'--x\r\ncontent-type: text/plain\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+    mine = {"authorization": "Bearer sk-alice", "anthropic-version": "2023-06-01"}
+    body = b"--x\r\n" + head + b"\r\nabc\r\n" + other + END
+    for _ in range(2):
+        async with serving(tmp_path / "f") as setting:
+            transport = httpx2.ASGITransport(app=setting.app)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+                if body:
+                    reply = await client.post("/v1/files", content=body, headers=FORM | mine)
+                    assert reply.json()["mime_type"] == mime_type
+                (file,) = (await client.get("/v1/files", headers=mine)).json()["data"]
+                assert file["mime_type"] == mime_type
+        body = b""
 
 
 @live

@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from anthropic.resources.beta.messages import Batches as BetaMessageBatches
 from anthropic.resources.beta.messages import Messages as BetaMessages
+from anthropic.resources.messages import Batches as MessageBatches
 from anthropic.resources.messages import Messages
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from ollama import ChatResponse, EmbedResponse, GenerateResponse, Options
@@ -43,6 +45,8 @@ CALLS: list[tuple[str, Callable[..., Any]]] = [
     ("/v1/messages", BetaMessages.create),
     ("/v1/messages/count_tokens", Messages.count_tokens),
     ("/v1/messages/count_tokens", BetaMessages.count_tokens),
+    ("/v1/messages/batches", MessageBatches.create),
+    ("/v1/messages/batches", BetaMessageBatches.create),
 ]
 
 

@@ -154,6 +154,9 @@ def test_unknown_path_and_wrong_method_have_the_shape():
         ("/v1/api/chat", "leave `/v1` out"),
         ("/api/api/chat", "leave `/api` out"),
         ("//v1/chat/completions", "one slash too many"),
+        ("/v1/chat/completions/chat/completions", "leave `/chat/completions` out"),
+        ("/v1/chat/completions/models", "leave `/chat/completions` out"),
+        ("/v1/messages/v1/messages", "leave `/v1/messages` out"),
         ("/v1/nothing", ""),
     ],
 )
@@ -162,6 +165,21 @@ def test_path_of_a_wrong_base_url_says_what_is_wrong(path: str, hint: str):
     assert response.status_code == 404
     assert hint in response.text
     assert ("base URL" in response.text) == bool(hint)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/model", "/v1/models"),
+        ("/generate", "/api/generate"),
+        ("/v1/nothing", None),
+    ],
+)
+def test_unknown_path_that_is_like_an_endpoint_names_it(path: str, meant: str | None):
+    message = str(ask(make_app(FakeRuntime()), "POST", path, json={}).json()["error"])
+    assert ("did you mean" in message) == (meant is not None)
+    assert meant is None or f"did you mean `{meant}`?" in message
 
 
 @pytest.mark.parametrize(

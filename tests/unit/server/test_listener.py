@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stoker.errors import ConfigError, ModelFileInvalid
+from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
 from stoker.server.transport.listener import listening, url_of
@@ -196,3 +196,29 @@ def test_the_system_keeps_little_for_a_client_that_does_not_read():
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 128 * 2**10
+
+
+@pytest.mark.parametrize("error", [None, ModelFileNotFound("no model 'm'")])
+def test_stop_is_told_unless_the_model_could_not_be_loaded(error: ModelFileNotFound | None):
+    config, stopped = ServerConfig(port=0, drain_s=0), list[int]()
+
+    async def main(listener: socket.socket) -> None:
+        registry = registry_of(served(FakeRuntime()))
+
+        async def begun() -> None:
+            if error is not None:
+                raise error
+
+        def stop() -> None:
+            running.should_exit = True
+
+        app = create_app(registry, config)
+        running = ModelServer(app, registry, config, stop, stopped.append, loading=asyncio.create_task(begun()))
+        await running._serve([listener])
+        if error is not None:
+            with pytest.raises(ModelFileNotFound):
+                running.check_loaded()
+
+    with listening(config) as listener:
+        asyncio.run(asyncio.wait_for(main(listener), BOUND_S))
+    assert stopped == ([] if error is not None else [0])

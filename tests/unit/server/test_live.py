@@ -19,6 +19,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
 from stoker.engine.question_messages import Answer, Look, Question, ReadPrefix
 from stoker.errors import EngineCrashed, UnsupportedParameter
+from stoker.runtime import watching
 from stoker.runtime.model_events import ModelEvent
 from stoker.runtime.watching import Watch
 from stoker.server.config import ServerConfig
@@ -27,7 +28,7 @@ from stoker.server.live.types import Snapshot, Tick
 from stoker.server.transport.app import create_app
 from tests.harness import loaded
 from tests.unit.server.fake_runtime import FakeRuntime, ask, events, make_app, registry_of, served
-from tests.waiting import BOUND_S
+from tests.waiting import BOUND_S, run
 
 
 class EngineRuntime(FakeRuntime):
@@ -318,6 +319,28 @@ async def _join_late() -> None:
     assert sizes[int(0.95 * len(sizes))] <= 8_000, "more only where small nodes are added up in another way"
     await early.aclose()
     await late.aclose()
+
+
+def test_followers_are_told_of_a_bug_and_see_engines_again_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watching, "_FAILED_WAIT_S", 0.001)
+
+    async def test() -> None:
+        runtime = EngineRuntime()
+        follower = Watch(lambda: runtime, hz=200).follow()
+        assert (await anext(follower)).engines
+        runtime.fault = RuntimeError("a bug")
+        while (sight := await anext(follower)).error is None:
+            pass
+        assert "RuntimeError" in sight.error.message
+        runtime.fault = None
+        while not (await anext(follower)).engines:
+            pass
+        await follower.aclose()
+
+    run(test())
+    assert "a bug" in caplog.text
 
 
 def test_any_number_of_followers_cost_one_look():

@@ -263,3 +263,14 @@ def test_nothing_is_written_to_a_client_that_has_left():
         assert wire.sent == before
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("sent", "is_tls"), [(b"\x16\x03\x01\x02\x00\x01\x00\r\n", True), (b"no HTTP\r\n\r\n", False)])
+def test_tls_to_a_server_without_it_is_named_in_the_log(sent: bytes, is_tls: bool, caplog: pytest.LogCaptureFixture):
+    async def scenario() -> None:
+        wire, protocol = connect(None, Wire())
+        protocol.data_received(sent)
+        assert wire.sent.startswith(b"HTTP/1.1 400 ")
+
+    asyncio.run(scenario())
+    assert ("needs --tls-certificate" in caplog.text) == is_tls

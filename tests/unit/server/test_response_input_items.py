@@ -9,6 +9,9 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
+from stoker.server.dialects.responses import input_items
+from stoker.server.dialects.responses.input_types import InputItem
+from stoker.text.messages import Message
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 from tests.unit.server.test_responses import ITEMS, Background, create
 
@@ -45,6 +48,26 @@ def test_earlier_turns_belong_to_it_and_the_newest_comes_first():
     second = create(app, input="two", previous_response_id=first["id"])
     assert texts(items(app, second["id"]).json()) == ["two", "Hello!", "one"]
     assert texts(items(app, first["id"]).json()) == ["one"]
+
+
+def test_only_the_items_of_the_page_are_made(monkeypatch: pytest.MonkeyPatch):
+    app = make_app(FakeRuntime())
+    conversation_id = ask(app, "POST", "/v1/conversations", json={}).json()["id"]
+    given = [{"role": "user", "content": str(number)} for number in range(25)]
+    response_id = create(app, input=given, conversation=conversation_id)["id"]
+    made: list[str] = []
+
+    def item_of(item_id: str, part: Message) -> InputItem:
+        made.append(item_id)
+        return make(item_id, part)
+
+    make = input_items.item_of
+    monkeypatch.setattr(input_items, "item_of", item_of)
+    for path in (f"/v1/responses/{response_id}/input_items", f"/v1/conversations/{conversation_id}/items"):
+        made.clear()
+        page = ask(app, "GET", f"{path}?limit=3").json()
+        assert (len(page["data"]), len(made), page["has_more"]) == (3, 3, True)
+        assert [page["first_id"], page["last_id"]] == [made[0], made[-1]]
 
 
 def test_pages():

@@ -334,6 +334,27 @@ def test_ollama_generates_with_thinking() -> None:
 
 
 RESPONSES_TOOLS = [{"type": "function", **FUNCTION}]
+DEEP = "[" * 5000 + "]" * 5000
+CUSTOM = {"type": "custom", "name": "weather"}
+OF_DIALECTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": HI, "tools": TOOLS}),
+    ("/v1/chat/completions", {"messages": HI, "tools": [{"type": "custom", "custom": {"name": "weather"}}]}),
+    ("/v1/messages", {"messages": HI, "max_tokens": 9, "tools": [{"name": "weather", "input_schema": {}}]}),
+    ("/api/chat", {"model": "tiny", "messages": HI, "tools": TOOLS}),
+    ("/v1/responses", {"input": "hi", "tools": RESPONSES_TOOLS}),
+    ("/v1/responses", {"input": "hi", "tools": [CUSTOM]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), OF_DIALECTS)
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_arguments_that_are_nested_deeply_are_no_bug(path: str, body: dict[str, Any], *, is_stream: bool) -> None:
+    call = f'<tool_call>\n{{"name": "weather", "arguments": {{"city": {DEEP}}}}}\n</tool_call>'
+    runtime = FakeRuntime(lambda submit: [call, {"text": "", "finish_reason": "stop"}])
+    reply = ask(make_app(runtime), "POST", path, json={**body, "stream": is_stream})
+    assert reply.status_code == 200
+    assert "internal error" not in reply.text
+    assert '"weather"' in reply.text
 
 
 def respond(app: ASGIApp, **fields: Any) -> Any:

@@ -32,6 +32,7 @@ from stoker import _native
 from stoker.backends.native.file import ModelFile, ModelParts
 from stoker.backends.native.huge_pages import forget_small_pages, prefer_huge_pages, read_in_huge_pages
 from stoker.backends.native.layout import Layout
+from stoker.errors import reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +126,8 @@ class PackedStore:
                     self._write(path, name, num_bytes, fill)
                     found = _map(path, name, num_bytes)
         except (OSError, LockTimeout) as error:
-            logger.warning(
-                "the packed weights cannot be kept on disk, and will be packed again at the next start: %s", error
-            )
+            message = "cannot keep the packed weights in %s (STOKER_PACKED_DIR), so each start packs them again: %s"
+            logger.warning(message, self._directory, reason_of(error))
             return None
         return found
 

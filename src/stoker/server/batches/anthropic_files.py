@@ -21,7 +21,7 @@ class AnthropicFile(msgspec.Struct, frozen=True, kw_only=True):
     """Time in RFC 3339."""
     filename: str
     mime_type: str
-    """MIME type, guessed from the file's name."""
+    """MIME type as the client gave it, otherwise guessed from the file's name."""
     size_bytes: int
     expires_at: str | None
     downloadable: bool = True
@@ -46,20 +46,21 @@ def anthropic_file(record: FileRecord) -> AnthropicFile:
     """The JSON of a stored file."""
     return AnthropicFile(
         id=record.id,
-        created_at=_rfc3339(record.created_at),
-        expires_at=None if record.expires_at is None else _rfc3339(record.expires_at),
+        created_at=rfc3339(record.created_at),
+        expires_at=None if record.expires_at is None else rfc3339(record.expires_at),
         filename=record.filename,
-        mime_type=_mime_type(record.filename),
+        mime_type=record.mime_type or _guessed(record.filename),
         size_bytes=record.num_bytes,
     )
 
 
-def _mime_type(filename: str) -> str:
+def _guessed(filename: str) -> str:
     kind, encoding = mimetypes.guess_type(f"x{PurePosixPath(filename).suffix}")  # a whole name is read as a URL
     return kind if kind is not None and encoding is None else "application/octet-stream"
 
 
-def _rfc3339(time_s: int) -> str:
+def rfc3339(time_s: int) -> str:
+    """A Unix time as Anthropic's clients expect it."""
     return datetime.fromtimestamp(time_s, UTC).isoformat()
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's batches: accepts them, computes them after all interactive requests, and resumes them after a restart."""
+"""Batches of clients: accepts them, computes them after all interactive requests, and resumes them after a restart."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stoker.errors import BatchNotFound, InvalidInput, Overloaded, StokerError
-from stoker.server.access.control import grant
-from stoker.server.batches.files import FileStore
+from stoker.server.access.control import grant, owner_of
+from stoker.server.batches.files import OF_A_BATCH, FileStore, Upload, owner_tag
 from stoker.server.batches.lines import read_lines
-from stoker.server.batches.records import BatchFault, BatchRecord, BatchStatus
-from stoker.server.batches.results import Result, open_results
+from stoker.server.batches.message_results import write_results
+from stoker.server.batches.outputs import Written, discard_answers, write_outputs
+from stoker.server.batches.records import MESSAGES_URL, BatchFault, BatchRecord, BatchStatus
+from stoker.server.batches.results import open_results
 from stoker.server.batches.run import run_batch
+from stoker.server.errors import internal_error_body
 from stoker.server.observe.account import account_of
+from stoker.server.observe.bug_log import log_bug
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +32,15 @@ PRIORITY = -1_000_000
 MAX_UNFINISHED = 100
 """Maximum number of unfinished batches of one owner."""
 MAX_KEPT = 1000
-"""Maximum number of finished batches of one owner, with a new one; the oldest finished ones are removed first."""
+"""Maximum number of finished batches of one owner and one API; the oldest are removed when a new one is created."""
 MAX_LINES = 50_000
+MAX_MESSAGES = 100_000
+"""Maximum number of requests in a batch of Anthropic's clients."""
 _MAX_RUNNING = 4
 """Maximum number of batches that are computed at the same time, each of another owner."""
 WINDOW_S = 86_400
-_RETRY_S = 1.0
+_RETRY_S = 60.0
+"""Seconds after which a batch whose state could not be written is tried again."""
 
 
 class Batches:
@@ -56,6 +62,8 @@ class Batches:
         self._counts: dict[str, tuple[int, int]] = {}
         """Number of answered requests of each running batch, and how many of them failed."""
         self._app: ASGIApp | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        """The last retry that was planned."""
         self._is_closed = False
 
     def serve_with(self, app: ASGIApp) -> None:
@@ -69,6 +77,8 @@ class Batches:
     async def close(self) -> None:
         """Stops the running batches, which the next process resumes. Calling it twice is allowed."""
         self._is_closed = True
+        if self._retry is not None:
+            self._retry.cancel()
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -84,65 +94,120 @@ class Batches:
             Overloaded: too many batches of the owner are unfinished.
         """
         await self.files.get(owner, input_file_id, "input_file_id")
-        own = self._shelf.of(owner)
-        if sum(not batch.is_finished for batch in own) >= MAX_UNFINISHED:
-            raise Overloaded(f"{MAX_UNFINISHED} batches of this API key are not finished yet", retry_after_s=60.0)
-        for old in [batch for batch in own if batch.is_finished][MAX_KEPT - 1 :]:
-            await self._shelf.remove(old)
-        now = int(self._clock())
-        batch = BatchRecord(
-            id=f"batch_{uuid.uuid4().hex}",
-            owner=owner,
-            key_name=key_name,
-            endpoint=endpoint,
-            input_file_id=input_file_id,
-            completion_window="24h",
-            metadata=metadata,
-            status="validating",
-            created_at=now,
-            expires_at=now + WINDOW_S,
-            times={"validating": now},
-        )
-        await self._shelf.put(batch)
-        self._start_next()
-        return batch
+        self.check_vacancy(owner)
+        batch = self._new(f"batch_{uuid.uuid4().hex}", owner, key_name, endpoint, input_file_id)
+        return await self._accept(msgspec.structs.replace(batch, metadata=metadata))
 
-    def get(self, owner: str, batch_id: str) -> BatchRecord:
-        """A batch as it is now.
+    async def create_of_messages(self, owner: str, key_name: str, requests: Upload, num_requests: int) -> BatchRecord:
+        """Accepts a batch of Anthropic's clients.
+
+        Its id begins with the time of its creation, so that a list can go on after a batch that was deleted.
+
+        Args:
+            owner: owner of the batch.
+            key_name: name of the API key.
+            requests: file of the checked requests in OpenAI's format; kept, unless this fails.
+            num_requests: number of requests in the file.
 
         Raises:
-            BatchNotFound: the owner has none of this id.
+            Overloaded: too many batches of the owner are unfinished.
+            ResourceExhausted: the requests cannot be stored on disk.
+        """
+        self.check_vacancy(owner)
+        name = f"{int(self._clock()):08x}{uuid.uuid4().hex[8:]}"
+        stored = await self.files.keep(requests, f"{name}.jsonl", OF_A_BATCH, f"file-{name}-requests")
+        batch = self._new(f"msgbatch_{name}", owner, key_name, MESSAGES_URL, stored.id)
+        return await self._accept(msgspec.structs.replace(batch, status="in_progress", num_requests=num_requests))
+
+    def check_vacancy(self, owner: str) -> None:
+        """Raises Overloaded if too many batches of this owner are unfinished."""
+        if sum(not batch.is_finished for batch in self._shelf.of(owner)) >= MAX_UNFINISHED:
+            raise Overloaded(f"{MAX_UNFINISHED} batches of this API key are not finished yet", retry_after_s=60.0)
+
+    def get(self, owner: str, batch_id: str, *, is_of_messages: bool = False) -> BatchRecord:
+        """A batch as it is now.
+
+        Args:
+            owner: owner of the batch.
+            batch_id: id of the batch.
+            is_of_messages: whether the batch must be of Anthropic's clients; else it must be of OpenAI's.
+
+        Raises:
+            BatchNotFound: the owner has no such batch.
         """
         batch = self._shelf.get(owner, batch_id)
-        if batch is None:
+        if batch is None or batch.is_of_messages != is_of_messages:
             raise BatchNotFound(f"there is no batch {batch_id[:100]!r}", batch_id=batch_id[:100], parameter="batch_id")
         return self._counted(batch)
 
-    def all_of(self, owner: str) -> list[BatchRecord]:
-        """The batches of this owner, the newest first."""
-        return [self._counted(batch) for batch in self._shelf.of(owner)]
+    def all_of(self, owner: str, *, is_of_messages: bool = False) -> list[BatchRecord]:
+        """The batches of this owner, either of Anthropic's clients or of OpenAI's, the newest first."""
+        return [self._counted(batch) for batch in self._shelf.of(owner) if batch.is_of_messages == is_of_messages]
 
     def reads(self, owner: str, file_id: str) -> BatchRecord | None:
         """The unfinished batch that has this file as its input; None if there is none."""
         own = (batch for batch in self._shelf.of(owner) if not batch.is_finished)
         return next((batch for batch in own if batch.input_file_id == file_id), None)
 
-    async def cancel(self, owner: str, batch_id: str) -> BatchRecord:
-        """Cancels a batch; finished answers are kept.
+    async def cancel(self, owner: str, batch_id: str, *, is_of_messages: bool = False) -> BatchRecord:
+        """Cancels a batch; finished answers are kept. Does nothing if the output is being written already.
 
         Raises:
             BatchNotFound: see `get`.
             InvalidInput: it is finished.
         """
-        batch = self.get(owner, batch_id)
+        batch = self.get(owner, batch_id, is_of_messages=is_of_messages)
         if batch.is_finished:
             raise InvalidInput(f"the batch {batch_id} is {batch.status} already", parameter="batch_id")
-        if batch.status != "cancelling":
+        if batch.status not in ("cancelling", "finalizing"):
             batch = await self._enter(batch, "cancelling")
             task = self._running.get(batch.id)
             if task is not None:
                 task.cancel()
             self._start_next()
+        return batch
+
+    async def delete_of_messages(self, owner: str, batch_id: str) -> BatchRecord:
+        """Deletes a batch of Anthropic's clients with its results.
+
+        Raises:
+            BatchNotFound: see `get`.
+            InvalidInput: it is not finished.
+        """
+        batch = self.get(owner, batch_id, is_of_messages=True)
+        if not batch.is_finished:
+            raise InvalidInput(f"the batch {batch_id} is not finished; cancel it first", parameter="batch_id")
+        await self._delete(batch)
+        return batch
+
+    async def _delete(self, batch: BatchRecord) -> None:
+        await self._shelf.remove(batch)
+        for file_id in batch.own_files:
+            await self.files.delete_of_batch(batch.owner, file_id)
+        await asyncio.to_thread(discard_answers, self.files.answers_path(batch))
+
+    def _new(self, batch_id: str, owner: str, key_name: str, endpoint: str, input_file_id: str) -> BatchRecord:
+        now = int(self._clock())
+        return BatchRecord(
+            id=batch_id,
+            owner=owner,
+            key_name=key_name,
+            endpoint=endpoint,
+            input_file_id=input_file_id,
+            completion_window="24h",
+            metadata=None,
+            status="validating",
+            created_at=now,
+            expires_at=now + WINDOW_S,
+            times={"validating": now},
+        )
+
+    async def _accept(self, batch: BatchRecord) -> BatchRecord:
+        own = self.all_of(batch.owner, is_of_messages=batch.is_of_messages)
+        for old in [other for other in own if other.is_finished][MAX_KEPT - 1 :]:
+            await self._delete(old)
+        await self._shelf.put(batch)
+        self._start_next()
         return batch
 
     def _counted(self, batch: BatchRecord) -> BatchRecord:
@@ -158,11 +223,16 @@ class Batches:
         return found
 
     def _start_next(self) -> None:
-        """Starts waiting batches, the oldest first, at most one of each owner at a time."""
+        """Starts waiting batches, the oldest first, at most one of each owner at a time.
+
+        A batch that only has to be finished does not wait for another one.
+        """
         busy = {batch.owner for batch in self._shelf.of() if batch.id in self._running}
         for batch in reversed(self._shelf.of()):
-            may_start = not self._is_closed and self._app is not None and len(self._running) < _MAX_RUNNING
-            if may_start and not batch.is_finished and batch.owner not in busy:
+            is_computed = batch.status in ("cancelling", "finalizing")
+            has_room = is_computed or (len(self._running) < _MAX_RUNNING and batch.owner not in busy)
+            may_start = has_room and not batch.is_finished and batch.id not in self._running
+            if may_start and not self._is_closed and self._app is not None:
                 busy.add(batch.owner)
                 task = asyncio.create_task(self._run(batch), name=f"stoker-{batch.id}")
                 self._running[batch.id] = task
@@ -173,7 +243,9 @@ class Batches:
         self._counts.pop(batch_id, None)
         if not task.cancelled() and (fault := task.exception()) is not None:
             logger.error("the batch %s could not be kept: %s", batch_id, type(fault).__name__)
-            return  # the disk fails, so an immediate retry would fail too
+            if not self._is_closed:  # the disk fails, so an immediate retry would fail too
+                self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._start_next)
+            return
         self._start_next()
 
     async def _run(self, batch: BatchRecord) -> None:
@@ -185,9 +257,8 @@ class Batches:
                     await self._compute(batch)
         except TimeoutError:
             end = "expired"
-        except (StokerError, OSError) as error:
-            logger.warning("the batch %s failed: %s", batch.id, error)
-            end, faults = "failed", (_fault(error),)
+        except Exception as error:  # noqa: BLE001  # no HTTP request waits for the batch, so no other border sees it
+            end, faults = "failed", (_fault(batch, error),)
         except asyncio.CancelledError:
             if self._is_closed:
                 raise
@@ -198,15 +269,16 @@ class Batches:
             batch = await self._enter(batch, "finalizing")
         try:
             await self._finish(batch, end, faults)
-        except (StokerError, OSError) as error:
-            logger.warning("the answers of the batch %s cannot be kept: %s", batch.id, error)
-            await self._enter(batch, "failed", faults=(*faults, _fault(error)))
+        except Exception as error:  # noqa: BLE001  # as above
+            await self._enter(batch, "failed", faults=(*faults, _fault(batch, error)))
 
     async def _compute(self, batch: BatchRecord) -> BatchRecord:
         assert self._app is not None, "started without an application"
-        record = await self.files.get(batch.owner, batch.input_file_id, "input_file_id")
+        is_own = batch.is_of_messages
+        record = await self.files.get(batch.owner, batch.input_file_id, "input_file_id", is_of_batch=is_own)
         source = self.files.path(record)
-        lines = await asyncio.to_thread(read_lines, source, record.filename, batch.endpoint, MAX_LINES)
+        max_lines = MAX_MESSAGES if is_own else MAX_LINES
+        lines = await asyncio.to_thread(read_lines, source, record.filename, batch.endpoint, max_lines)
         if batch.status == "validating":
             batch = await self._enter(batch, "in_progress", num_requests=len(lines))
         known = {line.custom_id for line in lines}
@@ -231,38 +303,27 @@ class Batches:
         return batch
 
     async def _finish(self, batch: BatchRecord, end: BatchStatus, faults: tuple[BatchFault, ...]) -> None:
-        """Writes the output file with the answers and the error file with failed requests. Safe to repeat."""
-        path = self.files.answers_path(batch)
-        output_id, num_completed = await self._answers(batch, path, "output", is_failed=False)
-        error_id, num_failed = await self._answers(batch, path, "error", is_failed=True)
-        if end == "completed" and num_completed + num_failed < batch.num_requests:
+        """Writes the files in which the client finds the answers. Safe to repeat."""
+        written = await self._write(batch, end, faults)
+        if end == "completed" and written.num_completed + written.num_failed < batch.num_requests:
             end = "expired"  # an earlier process ended while it finished the batch
-        await self._enter(
-            batch,
-            end,
-            faults=faults,
-            output_file_id=output_id,
-            error_file_id=error_id,
-            num_completed=num_completed,
-            num_failed=num_failed,
-        )
-        await asyncio.to_thread(_remove, path)
+        await self._enter(batch, end, faults=faults, **msgspec.structs.asdict(written))
+        await self.files.delete_of_batch(batch.owner, batch.input_file_id)
+        await asyncio.to_thread(discard_answers, self.files.answers_path(batch))
 
-    async def _answers(self, batch: BatchRecord, path: Path, word: str, *, is_failed: bool) -> tuple[str | None, int]:
-        upload = await self.files.begin(batch.owner)
-        try:
-            count = await asyncio.to_thread(_select, path, upload.path, is_failed=is_failed)
-            if count == 0:
-                return None, 0
-            self.files.count_written(upload)
-            file_id = f"file-{batch.id.removeprefix('batch_')}-{word}"
-            record = await self.files.keep(upload, f"{batch.id}_{word}.jsonl", "batch_output", file_id)
-            return record.id, count
-        finally:
-            await self.files.drop(upload)
+    async def _write(self, batch: BatchRecord, end: BatchStatus, faults: tuple[BatchFault, ...]) -> Written:
+        if batch.is_of_messages:
+            return await write_results(self.files, batch, end, faults)
+        return await write_outputs(self.files, batch)
 
 
-def _fault(error: StokerError | OSError) -> BatchFault:
+def _fault(batch: BatchRecord, error: Exception) -> BatchFault:
+    """What the owner of a batch is told of its failure, which is logged."""
+    if not isinstance(error, StokerError | OSError):
+        log_bug(logger, f"the batch {batch.id}", error)
+        bug = internal_error_body().error
+        return BatchFault(bug.code or "", bug.message)
+    logger.warning("the batch %s failed: %s", batch.id, error)
     if isinstance(error, StokerError):
         line = error.fields.get("line")
         return BatchFault(error.code, error.message, line if isinstance(line, int) else None)
@@ -285,6 +346,12 @@ BATCH = "batch"
 """Key in a scope's state: the `BatchRecord` that the request belongs to."""
 
 
+def owner_in_store(scope: Scope) -> str:
+    """Owner of the stored files that a request may name: that of the batch to which the request belongs, if any."""
+    batch: BatchRecord | None = scope["state"].get(BATCH)
+    return owner_tag(owner_of(scope)) if batch is None else batch.owner
+
+
 class BatchBorder:
     """ASGI layer that replaces `AccessControl` for requests of batches, inside of `RequestBorder`.
 
@@ -301,21 +368,3 @@ class BatchBorder:
         account.key_name, account.max_priority = batch.key_name, PRIORITY
         grant(scope, owner=f"batch {batch.owner}")
         await self._app(scope, receive, send)
-
-
-def _select(path: Path, target: Path, *, is_failed: bool) -> int:
-    """Copies the lines of failed, or else of successful, requests to another file, and returns their number."""
-    count = 0
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as lines, target.open("wb") as chosen:
-        for line in lines:
-            if not line.endswith(b"\n"):
-                break  # the process was killed while it wrote this line
-            if (msgspec.json.decode(line, type=Result).response.status_code >= 400) == is_failed:
-                chosen.write(line)
-                count += 1
-    return count
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    Path(f"{path}.lock").unlink(missing_ok=True)

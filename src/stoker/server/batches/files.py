@@ -29,6 +29,8 @@ from stoker.server.batches.records import BatchRecord, FileRecord, Shelf
 
 MAX_FILES = 10_000
 """Maximum number of files per owner."""
+OF_A_BATCH = "message_batch"
+"""Purpose of the files that belong to a batch alone, see `BatchRecord.own_files`. Clients do not see them."""
 _MIB = 2**20
 
 
@@ -41,6 +43,8 @@ class Upload:
     file: BinaryIO
     num_bytes: int = 0
     filename: str = ""
+    mime_type: str = ""
+    """MIME type that the client gives; empty = none."""
     fields: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -71,6 +75,7 @@ class FileStore:
             self.batches = Shelf(self.answers_folder, BatchRecord)
             for left in (folder / "files").glob("*.part"):
                 left.unlink()
+            self._discard_unowned()
         except Timeout as error:
             raise ConfigError(f"another server uses the folder {folder}", key="files_dir") from error
         except OSError as error:
@@ -85,37 +90,55 @@ class FileStore:
         """The path of a file's content."""
         return self._folder / "files" / record.id
 
-    async def get(self, owner: str, file_id: str, parameter: str = "file_id") -> FileRecord:
+    async def get(
+        self, owner: str, file_id: str, parameter: str = "file_id", *, is_of_batch: bool = False
+    ) -> FileRecord:
         """A file of this owner.
 
+        Args:
+            owner: owner of the file.
+            file_id: id of the file.
+            parameter: name of the field with the id, for the error.
+            is_of_batch: whether the file must belong to a batch alone; else it must not.
+
         Raises:
-            FileNotStored: the owner has no file of this id.
+            FileNotStored: the owner has no such file.
         """
         await self._drop_expired(owner)
         record = self._shelf.get(owner, file_id)
-        if record is None:
+        if record is None or (record.purpose == OF_A_BATCH) != is_of_batch:
             message = f"the file {file_id[:100]!r} is not stored here, or no longer"
             raise FileNotStored(message, file_id=file_id[:100], parameter=parameter)
         return record
 
     async def all_of(self, owner: str) -> list[FileRecord]:
-        """The files of this owner, the newest first."""
+        """The files of this owner that clients see, the newest first."""
         await self._drop_expired(owner)
-        return self._shelf.of(owner)
+        return [record for record in self._shelf.of(owner) if record.purpose != OF_A_BATCH]
 
     async def delete(self, record: FileRecord) -> None:
         """Deletes a file."""
         await self._shelf.remove(record)
         await asyncio.to_thread(self.path(record).unlink, missing_ok=True)
 
-    async def begin(self, owner: str) -> Upload:
+    async def delete_of_batch(self, owner: str, file_id: str) -> None:
+        """Deletes a file that belongs to a batch alone; does nothing if there is none."""
+        record = self._shelf.get(owner, file_id)
+        if record is not None and record.purpose == OF_A_BATCH:
+            await self.delete(record)
+
+    async def begin(self, owner: str, *, is_output: bool = False) -> Upload:
         """Opens a new file of this owner. The caller must call `keep` or `drop` afterwards.
+
+        Args:
+            owner: owner of the file.
+            is_output: whether the file has the answers of a batch, so that it is opened beside any number of files.
 
         Raises:
             InvalidInput: the owner has too many files.
             ResourceExhausted: the file cannot be created on disk.
         """
-        if len(self._shelf.of(owner)) >= MAX_FILES:
+        if len(self._shelf.of(owner)) >= MAX_FILES and not is_output:
             raise InvalidInput(f"there are {MAX_FILES} files of this API key already; delete some", parameter="file")
         path = self._folder / "files" / f"{uuid.uuid4().hex}.part"
         try:
@@ -165,6 +188,7 @@ class FileStore:
             filename=filename,
             purpose=purpose,
             num_bytes=upload.num_bytes,
+            mime_type=upload.mime_type,
             created_at=now,
             expires_at=None if lives_s is None else now + lives_s,
         )
@@ -192,12 +216,21 @@ class FileStore:
         stored = sum(record.num_bytes for record in self._shelf.of(owner)) + self._uploading[owner]
         answers = sum(_size(self.answers_path(batch)) for batch in self.batches.of(owner) if not batch.is_finished)
         if stored + answers > self._max_bytes:
-            message = f"the files of this API key would take more than {self._max_bytes // _MIB} MiB; delete some"
-            raise InvalidInput(f"{message} (--files-mib)", parameter="file")
+            limit = f"{self._max_bytes // _MIB} MiB (--files-mib)"
+            message = f"the files and batches of this API key would take more than {limit}; delete some"
+            raise InvalidInput(message, parameter="file")
 
     def answers_path(self, batch: BatchRecord) -> Path:
         """The path of a batch's answers until the batch is finished."""
         return self.answers_folder / f"{batch.id}.jsonl"
+
+    def _discard_unowned(self) -> None:
+        """Deletes the files of batches that are gone: an earlier process may have ended between the two."""
+        owned = {file_id for batch in self.batches.of() for file_id in batch.own_files}
+        for record in self._shelf.of():
+            if record.purpose == OF_A_BATCH and record.id not in owned:
+                self.path(record).unlink(missing_ok=True)
+                self._shelf.discard(record)
 
     async def _drop_expired(self, owner: str) -> None:
         now = self._clock()

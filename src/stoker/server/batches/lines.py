@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -14,11 +14,18 @@ from stoker.errors import InvalidInput
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 """The endpoints that a line may name."""
 _MAX_LINES = 1_000_000
-_MAX_LINE_BYTES = 64 << 20
+MAX_LINE_BYTES = 64 << 20
+"""Number of bytes that a line must stay below."""
 _PREFIX_BYTES = 1024
 """Length of the beginning of a prompt by which lines are sorted."""
-_PROMPTS = ("instructions", "messages", "prompt", "input")
+_PROMPTS = ("instructions", "system", "messages", "prompt", "input")
 """Fields of a body that form the prompt, in the order in which they follow each other in the prompt."""
+
+_UNSUITED = {
+    "stream": "an answer is written when it is complete",
+    "background": "the batch waits for the answer",
+}
+_OFF = (None, msgspec.Raw(b"false"), msgspec.Raw(b"null"))
 
 
 class _Line(msgspec.Struct, kw_only=True):
@@ -84,12 +91,19 @@ def body_of(path: Path, line: BatchLine) -> bytes:
     return msgspec.json.encode(found.body)
 
 
+def unsuited(body: Mapping[str, msgspec.Raw]) -> Iterator[tuple[str, str]]:
+    """The fields of a body that no request in a batch may have, each with the reason."""
+    for field, reason in _UNSUITED.items():
+        if body.get(field) not in _OFF:
+            yield field, reason
+
+
 def _numbered(path: Path, name: str, urls: Sequence[str], max_lines: int) -> Iterator[BatchLine]:
     first_of: dict[str, int] = {}
     offset = 0
     with path.open("rb") as file:
         number = 0
-        while raw := file.readline(_MAX_LINE_BYTES):
+        while raw := file.readline(MAX_LINE_BYTES):
             number += 1
             if raw.strip():
                 line = _checked(raw, offset, number, name, urls)
@@ -103,18 +117,18 @@ def _numbered(path: Path, name: str, urls: Sequence[str], max_lines: int) -> Ite
 
 
 def _checked(raw: bytes, offset: int, number: int, name: str, urls: Sequence[str]) -> BatchLine:
-    if len(raw) == _MAX_LINE_BYTES:
-        _refuse(name, number, f"it has {_MAX_LINE_BYTES} bytes or more")
+    if len(raw) == MAX_LINE_BYTES:
+        _refuse(name, number, f"it has {MAX_LINE_BYTES} bytes or more")
     try:
         line = msgspec.json.decode(raw, type=_Line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         _refuse(name, number, str(error))
+    except RecursionError:
+        _refuse(name, number, "it is nested too deeply")
     if line.method != "POST" or line.url not in urls:
         _refuse(name, number, f"{line.method} {line.url} is none of POST {', '.join(urls)}")
-    if line.body.get("stream") not in (None, msgspec.Raw(b"false"), msgspec.Raw(b"null")):
-        _refuse(name, number, "`stream` must be left out: an answer is written when it is complete")
-    if line.body.get("background") not in (None, msgspec.Raw(b"false"), msgspec.Raw(b"null")):
-        _refuse(name, number, "`background` must be left out: the batch waits for the answer")
+    for field, reason in unsuited(line.body):
+        _refuse(name, number, f"`{field}` must be left out: {reason}")
     prefix = b"".join(bytes(line.body[name])[:_PREFIX_BYTES] for name in _PROMPTS if name in line.body)
     return BatchLine(line.custom_id, line.url, _model(line), prefix[:_PREFIX_BYTES], offset, len(raw))
 

@@ -17,6 +17,8 @@ logger = getLogger(__name__)
 BatchStatus: TypeAlias = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 ]
+MESSAGES_URL = "/v1/messages"
+"""The endpoint of all requests in a batch of Anthropic's clients."""
 UNFINISHED: frozenset[BatchStatus] = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
 
 
@@ -30,6 +32,8 @@ class FileRecord(msgspec.Struct, kw_only=True, frozen=True):
     num_bytes: int
     created_at: int
     expires_at: int | None = None
+    mime_type: str = ""
+    """MIME type that the client gave; empty = none."""
 
 
 class BatchFault(msgspec.Struct, frozen=True):
@@ -68,6 +72,19 @@ class BatchRecord(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def is_finished(self) -> bool:
         return self.status not in UNFINISHED
+
+    @property
+    def is_of_messages(self) -> bool:
+        """Whether an Anthropic client created the batch; else an OpenAI client did."""
+        return self.endpoint == MESSAGES_URL
+
+    @property
+    def own_files(self) -> tuple[str, ...]:
+        """The ids of the files that belong to the batch alone, and that clients do not see."""
+        if not self.is_of_messages:
+            return ()
+        requests = () if self.is_finished else (self.input_file_id,)
+        return requests if self.output_file_id is None else (*requests, self.output_file_id)
 
 
 class _Record(Protocol):
@@ -125,6 +142,11 @@ class Shelf(Generic[RecordT]):
         async with self._writing:
             self._records.pop(record.id, None)
             await asyncio.to_thread(self._path(record.id).unlink, missing_ok=True)
+
+    def discard(self, record: RecordT) -> None:
+        """Deletes a record, and waits for the disk."""
+        self._records.pop(record.id, None)
+        self._path(record.id).unlink(missing_ok=True)
 
     def _read(self) -> Iterator[RecordT]:
         for path in sorted(self._folder.glob("*.json")):

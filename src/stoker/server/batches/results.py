@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,17 @@ def open_results(path: Path, known: Collection[str]) -> Generator[Results]:
     finally:
         os.close(file)
         lock.release()
+
+
+def answered(path: Path) -> Iterator[tuple[bytes, Result]]:
+    """The lines of a results file with their meaning; nothing if there is no file.
+
+    A last line that is incomplete is left out, because the process was killed while it wrote the line.
+    """
+    with suppress(FileNotFoundError), path.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield line, msgspec.json.decode(line, type=Result)
 
 
 def _resumed(path: Path, file: int, known: Collection[str]) -> Results:

@@ -1,4 +1,4 @@
-"""The endpoints of OpenAI's files and batches. The handlers only call other modules, in order."""
+"""The endpoints of files, and of OpenAI's batches. The handlers only call other modules, in order."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ _MAX_METADATA_CHARS = (64, 512)
     reply=File,
 )
 async def create_file(call: Call[None]) -> Response:
-    files = _batches(call).files
-    upload = await receive_file(call.request, files, _owner(call), call.config.body_timeout_s)
+    files = batches_of(call).files
+    upload = await receive_file(call.request, files, owner_of_call(call), call.config.body_timeout_s)
     try:
         record = await files.keep(upload, upload.filename, _purpose(call, upload), lives_s=_lives_s(upload))
     finally:
@@ -83,7 +83,7 @@ async def create_file(call: Call[None]) -> Response:
 )
 async def list_files(call: Call[None]) -> Response:
     purpose = call.query.get("purpose")
-    records = await _batches(call).files.all_of(_owner(call))
+    records = await batches_of(call).files.all_of(owner_of_call(call))
     found = [record for record in records if purpose in (None, record.purpose)]
     if named := {file_id for name in ("ids", "ids[]") for file_id in call.query.getlist(name)}:
         found = [record for record in found if record.id in named]
@@ -106,7 +106,7 @@ async def get_file(call: Call[None]) -> Response:
 )
 async def get_content(call: Call[None]) -> Response:
     record = await _file(call)
-    return FileResponse(_batches(call).files.path(record), media_type="application/octet-stream")
+    return FileResponse(batches_of(call).files.path(record), media_type="application/octet-stream")
 
 
 @router.endpoint(
@@ -117,8 +117,8 @@ async def get_content(call: Call[None]) -> Response:
     reply=DeletedFile,
 )
 async def delete_file(call: Call[None]) -> Response:
-    batches, record = _batches(call), await _file(call)
-    reader = batches.reads(_owner(call), record.id)
+    batches, record = batches_of(call), await _file(call)
+    reader = batches.reads(owner_of_call(call), record.id)
     if reader is not None:
         raise InvalidInput(f"the batch {reader.id} still reads this file; cancel it first", parameter="file_id")
     await batches.files.delete(record)
@@ -136,14 +136,14 @@ async def delete_file(call: Call[None]) -> Response:
     reply=Batch,
 )
 async def create_batch(call: Call[BatchRequest]) -> Response:
-    batches, wire = _batches(call), call.body
+    batches, wire = batches_of(call), call.body
     if wire.endpoint not in URLS:
         raise InvalidInput(f"`endpoint` must be one of {', '.join(URLS)}", parameter="endpoint")
     if wire.completion_window != "24h":
         raise InvalidInput('`completion_window` must be "24h"', parameter="completion_window")
     _check_metadata(wire.metadata or {})
     key_name = account_of(call.request.scope).key_name
-    batch = await batches.create(_owner(call), key_name, wire.endpoint, wire.input_file_id, wire.metadata)
+    batch = await batches.create(owner_of_call(call), key_name, wire.endpoint, wire.input_file_id, wire.metadata)
     return json_response(batch_of(batch))
 
 
@@ -156,7 +156,7 @@ async def create_batch(call: Call[BatchRequest]) -> Response:
     reply=BatchList,
 )
 async def list_batches(call: Call[None]) -> Response:
-    page, has_more = _page(call, _batches(call).all_of(_owner(call)), 20, _MAX_BATCHES_PAGE)
+    page, has_more = _page(call, batches_of(call).all_of(owner_of_call(call)), 20, _MAX_BATCHES_PAGE)
     data = [batch_of(record) for record in page]
     return json_response(BatchList(data=data, first_id=_id(page, 0), last_id=_id(page, -1), has_more=has_more))
 
@@ -165,7 +165,7 @@ async def list_batches(call: Call[None]) -> Response:
     "GET", "/v1/batches/{batch_id}", "Shows the progress of a batch.", aliases=("/batches/{batch_id}",), reply=Batch
 )
 async def get_batch(call: Call[None]) -> Response:
-    return json_response(batch_of(_batches(call).get(_owner(call), call.path_parameter("batch_id"))))
+    return json_response(batch_of(batches_of(call).get(owner_of_call(call), call.path_parameter("batch_id"))))
 
 
 @router.endpoint(
@@ -176,10 +176,15 @@ async def get_batch(call: Call[None]) -> Response:
     reply=Batch,
 )
 async def cancel_batch(call: Call[None]) -> Response:
-    return json_response(batch_of(await _batches(call).cancel(_owner(call), call.path_parameter("batch_id"))))
+    return json_response(batch_of(await batches_of(call).cancel(owner_of_call(call), call.path_parameter("batch_id"))))
 
 
-def _batches(call: Call[Any]) -> Batches:
+def batches_of(call: Call[Any]) -> Batches:
+    """The batches of the server.
+
+    Raises:
+        UnsupportedParameter: the server has no folder for them.
+    """
     return call.server.part(Batches, _refuse)
 
 
@@ -187,12 +192,13 @@ def _refuse() -> NoReturn:
     raise UnsupportedParameter("this server stores no files: start it with --files-dir FOLDER (or auto)")
 
 
-def _owner(call: Call[Any]) -> str:
+def owner_of_call(call: Call[Any]) -> str:
+    """Owner of the files and batches of a client."""
     return owner_tag(call.owner)
 
 
 async def _file(call: Call[None]) -> FileRecord:
-    return await _batches(call).files.get(_owner(call), call.path_parameter("file_id"))
+    return await batches_of(call).files.get(owner_of_call(call), call.path_parameter("file_id"))
 
 
 def _shown(call: Call[None], record: FileRecord) -> Response:
@@ -236,19 +242,28 @@ def _page(call: Call[None], items: Sequence[ListedT], usual: int, most: int) -> 
 
     The items are given with the newest first.
     """
-    order, limit = (call.query.get(name) for name in ("order", "limit"))
+    order, limit = call.query.get("order"), limit_of(call, usual, most)
     if order not in (None, "asc", "desc"):
         raise InvalidInput("`order` must be asc or desc", parameter="order")
-    limit = str(usual) if limit is None else limit
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= most):
-        raise InvalidInput(f"`limit` must be a number from 1 to {most}, not {limit[:40]!r}", parameter="limit")
     rest = _after_cursor(call, list(items)[::-1] if order == "asc" else list(items), is_rising=order == "asc")
     if name := next((name for name in _AFTER if call.query.get(name)), None):
         rest = rest[_index(call, rest, name) + 1 :]
     if call.query.get("before_id"):
         rest = rest[: _index(call, rest, "before_id")]
-        return rest[-int(limit) :], len(rest) > int(limit)
-    return rest[: int(limit)], len(rest) > int(limit)
+        return rest[-limit:], len(rest) > limit
+    return rest[:limit], len(rest) > limit
+
+
+def limit_of(call: Call[None], usual: int, most: int) -> int:
+    """The query's `limit`: the number of items on a page of a list, `usual` unless it is given.
+
+    Raises:
+        InvalidInput: it is not a number from 1 to `most`.
+    """
+    limit = call.query.get("limit", str(usual))
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= most):
+        raise InvalidInput(f"`limit` must be a number from 1 to {most}, not {limit[:40]!r}", parameter="limit")
+    return int(limit)
 
 
 def _after_cursor(call: Call[None], items: list[ListedT], *, is_rising: bool) -> list[ListedT]:

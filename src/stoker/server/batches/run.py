@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     httpx2 = lazy_module("httpx2")  # needed only by servers that compute batches
 
-_NOT_NOW = (429, 503)
+_NOT_NOW = (429, 503, 529)
 """Statuses that mean that the server has no room for the request at the moment."""
 _MAX_TRIES = 121
 _MAX_WAIT_S = 5.0
@@ -78,7 +78,8 @@ class _Asking:
 
 async def _work(asking: _Asking, left: Iterator[BatchLine], results: Results, advance: Callable[[], None]) -> None:
     for line in left:
-        response = await _answer(asking, line.url, body_of(asking.source, line))
+        body = await asyncio.to_thread(body_of, asking.source, line)  # up to 64 MiB
+        response = await _answer(asking, line.url, body)
         results.add(Result(custom_id=line.custom_id, response=_recorded(response)))
         advance()
 

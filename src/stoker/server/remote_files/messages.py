@@ -15,8 +15,8 @@ from stoker.engine.cards import ModelCard
 from stoker.errors import FileNotStored, InvalidInput, UnsupportedParameter
 from stoker.media.documents import DocumentReader
 from stoker.server.api import Call
-from stoker.server.batches.batches import Batches
-from stoker.server.batches.files import FileStore, owner_tag
+from stoker.server.batches.batches import Batches, owner_in_store
+from stoker.server.batches.files import FileStore
 from stoker.server.config import ServerConfig
 from stoker.server.remote_files.fetch import Rules, fetch
 from stoker.text.media_parts import MAX_MEDIA, MAX_MEDIA_BYTES, MAX_REQUEST_BYTES
@@ -49,7 +49,8 @@ async def _resolve(call: Call[Any], card: ModelCard, messages: object, where: st
     await fetch_files(messages, card, call.config, where)
     stored = [reference for reference in references(messages, where) if reference.file_id]
     if stored:
-        await take_stored(stored, call.server.part(Batches, _no_store).files, owner_tag(call.owner), where)
+        files = call.server.part(Batches, _no_store).files
+        await take_stored(stored, files, owner_in_store(call.request.scope), where)
     if has_documents(messages):
         reader = call.server.part(DocumentReader, DocumentReader)
         takes_images = "image" in card.media

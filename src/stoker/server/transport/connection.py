@@ -66,9 +66,7 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
         Cancelled: the client disconnected.
         ModelNotLoaded: the server is being stopped, and the body was still incomplete a second later.
     """
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise HTTPException(415, f"the body must not be compressed, but its Content-Encoding is {encoding[:40]!r}")
+    check_uncompressed(request)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > config.max_body_bytes:
         raise _too_large(config)
@@ -83,6 +81,13 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
         raise HTTPException(408, f"the body took longer than {config.body_timeout_s:g} s") from None
     except ClientDisconnect:
         raise Cancelled("the client left before its request was complete") from None
+
+
+def check_uncompressed(request: Request) -> None:
+    """Raises HTTPException 415 if the body of a request is compressed."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise HTTPException(415, f"the body must not be compressed, but its Content-Encoding is {encoding[:40]!r}")
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

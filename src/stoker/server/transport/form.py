@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from python_multipart.exceptions import MultipartParseError
@@ -12,6 +13,8 @@ from stoker.errors import InvalidInput
 
 MAX_FIELD_BYTES = 4096
 MAX_PARTS = 32
+_MIME_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
+"""Names of types and subtypes in RFC 6838, in lower case."""
 
 
 class Form:
@@ -20,12 +23,16 @@ class Form:
     def __init__(self) -> None:
         self._fields: dict[str, list[bytes]] = {}
         self.filename: str | None = None
+        self.mime_type = ""
+        """MIME type that the client gives for the file, in lower case without parameters; empty = none, or no valid
+        one."""
         self.data = bytearray()
         """Bytes of the file that the caller has not taken yet."""
         self.is_complete = False
         self._num_parts = 0
         self._header = [bytearray(), bytearray()]
         self._name = ""
+        self._kind = b""
         self._is_file = False
 
     def texts(self) -> dict[str, list[str]]:
@@ -59,7 +66,7 @@ class Form:
         self._num_parts += 1
         if self._num_parts > MAX_PARTS:
             raise InvalidInput(f"a form has at most {MAX_PARTS} parts here")
-        self._name, self._is_file = "", False
+        self._name, self._kind, self._is_file = "", b"", False
 
     def _on_header_name(self, data: bytes, start: int, end: int) -> None:
         self._header[0] += data[start:end]
@@ -70,6 +77,8 @@ class Form:
     def _on_header(self) -> None:
         name, value = (bytes(part) for part in self._header)
         self._header = [bytearray(), bytearray()]
+        if name.lower() == b"content-type":
+            self._kind = value
         if name.lower() != b"content-disposition":
             return
         _, options = parse_options_header(value)
@@ -82,7 +91,9 @@ class Form:
             self.filename = "".join(filter(str.isprintable, filename.replace("%22", '"')))  # browsers escape quotes
 
     def _on_headers(self) -> None:
-        if not self._is_file:
+        if self._is_file:
+            self.mime_type = _mime_type(self._kind)
+        else:
             self._fields.setdefault(self._name, []).append(b"")
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
@@ -98,6 +109,11 @@ class Form:
 
     def _on_end(self) -> None:
         self.is_complete = True
+
+
+def _mime_type(content_type: bytes) -> str:
+    kind = content_type.partition(b";")[0].strip().lower().decode("latin-1")
+    return kind if _MIME_TYPE.fullmatch(kind) else ""
 
 
 def boundary_of(request: Request, expected: str) -> bytes:

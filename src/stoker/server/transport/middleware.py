@@ -1,6 +1,6 @@
 """The outermost ASGI layer: request ids, one log line per request, and error replies for unexpected exceptions.
 
-No prompt and no answer is ever logged: of an unexpected exception the log gets type and stack, but not the message.
+No prompt and no answer is ever logged.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-import traceback
 import uuid
 from collections.abc import Sequence
 from urllib.parse import unquote
@@ -22,6 +21,7 @@ from stoker.server.errors import CLIENT_LEFT, internal_error_body
 from stoker.server.fields import IGNORED
 from stoker.server.observe.access_log import log_exchange
 from stoker.server.observe.account import Account
+from stoker.server.observe.bug_log import log_bug
 from stoker.server.observe.response_counts import ResponseCounts
 from stoker.server.sessions.names import HEADERS
 
@@ -108,8 +108,7 @@ class _Exchange:
 
     async def fail(self, error: Exception) -> None:
         """Handles an unexpected exception: logs its stack, and sends an error 500, or an error event into a stream."""
-        stack = "".join(traceback.format_tb(error.__traceback__))
-        error_log.error("request %s failed: %s\n%s", self.request_id, type(error).__name__, stack)
+        log_bug(error_log, f"request {self.request_id}", error)
         dialect, detail = error_format(self._scope), internal_error_body().error
         if not self._status:
             body = msgspec.json.encode(dialect.body(500, detail, self.request_id))

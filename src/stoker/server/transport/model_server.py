@@ -69,7 +69,7 @@ class ModelServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert self._loading is not None, "started once"
         self._stop.set()
-        if self._on_stop is not None and self._loading.done():
+        if self._on_stop is not None and self._has_loaded:
             self._on_stop(len(self.server_state.tasks))
         if self._batches is not None:
             await self._batches.close()  # batches continue at the next start of the server
@@ -82,6 +82,11 @@ class ModelServer(uvicorn.Server):
             self._loading.cancel()
             await asyncio.gather(cut, self._loading, return_exceptions=True)
             await self._registry.close()
+
+    @property
+    def _has_loaded(self) -> bool:
+        loading = self._loading
+        return loading is not None and loading.done() and not loading.cancelled() and loading.exception() is None
 
     def check_loaded(self) -> None:
         """Raises the error of a failed load. Call it after the server has ended.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +16,8 @@ from stoker.server.error_types import ErrorBody, ErrorDetail
 from stoker.server.transport.connection import ABORT, WRITE
 from stoker.server.transport.descriptors import Reserve
 
+logger = logging.getLogger(__name__)
+
 _CROWDED_HEAD_S = 5
 """Time in which a connection beyond the limit must send its request, which is then refused."""
 _MAX_CROWD = 64
@@ -23,6 +26,7 @@ _CROWD = "crowd"
 """Key in the state that all connections share: the connections beyond the limit, in order of arrival."""
 _RESERVE = "reserve"
 """Key in the state that all connections share: the `Reserve`."""
+_TLS_HANDSHAKE = b"\x16\x03"
 _INVALID = "this is not a valid HTTP request, or its head is too large"
 _BAD_REQUEST = ErrorBody(ErrorDetail(_INVALID, "invalid_request_error", None, "bad_request"))
 
@@ -75,6 +79,8 @@ class ImpatientH11Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answers bytes that are not valid HTTP. The body has OpenAI's shape, because the dialect is unknown."""
+        if self.conn.trailing_data[0].startswith(_TLS_HANDSHAKE):
+            logger.warning("it is TLS, which needs --tls-certificate: a client's base URL begins with https, not http")
         body = msgspec.json.encode(_BAD_REQUEST)
         head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)

@@ -11,6 +11,7 @@ INPUT = "input"
 """Name of the only argument of a custom tool, which models see as a function."""
 
 _OPENING = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
+_MAX_OPENING_CHARS = 256  # text after a longer opening is decoded when the call is complete
 CHARACTERS = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4}|(?=[^\\]|\\[^u])))*',
     re.DOTALL,
@@ -24,13 +25,18 @@ class CustomInput:
     def __init__(self) -> None:
         self._held = ""
         self._has_begun = False
+        self._others: list[str] = []  # pieces of JSON without `_OPENING`
 
     def push(self, arguments: str) -> str:
         """Takes the next piece of the JSON; returns the text that it adds."""
+        if self._others:
+            self._others.append(arguments)
+            return ""
         self._held += arguments
         if not self._has_begun:
             found = _OPENING.match(self._held)
             if found is None:
+                self._others += [self._held] if len(self._held) > _MAX_OPENING_CHARS else []
                 return ""
             self._has_begun = True
             self._held = self._held[found.end() :]
@@ -43,12 +49,12 @@ class CustomInput:
         """The remaining text when the call is complete. If the JSON is not `{"input": text}`, this is all of it."""
         if self._has_begun:
             return ""
+        text = "".join(self._others) or self._held
         try:
-            values: Json = json.loads(self._held)
-        except ValueError:
-            return self._held
-        value = values.get(INPUT) if isinstance(values, dict) else None
-        return value if isinstance(value, str) else self._held
+            values: Json = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        return value if isinstance(values, dict) and isinstance(value := values.get(INPUT), str) else text
 
 
 def decoded(escaped: str) -> str:

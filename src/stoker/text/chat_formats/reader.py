@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-
-from msgspec.structs import replace
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import cast
 
 from stoker.text.chat_formats.calls import Calls, NotACall
 from stoker.text.chat_formats.events import CallArguments, Content, Event, Reasoning
@@ -233,11 +233,9 @@ def read_whole(
 def _joined(events: Iterable[Event]) -> list[Event]:
     """The events, with neighbors of the same text-carrying kind merged."""
     joined: list[Event] = []
-    for event in events:
-        last = joined[-1] if joined else None
-        if isinstance(event, Reasoning | Content | CallArguments) and type(last) is type(event):
-            assert isinstance(last, Reasoning | Content | CallArguments)
-            joined[-1] = replace(last, text=last.text + event.text)
+    for kind, alike in groupby(events, type):
+        if issubclass(kind, Reasoning | Content | CallArguments):
+            joined.append(kind("".join(event.text for event in cast("Iterator[Content]", alike))))
         else:
-            joined.append(event)
+            joined += alike
     return joined

@@ -210,7 +210,7 @@ def _input(call: ToolCall) -> Raw:
     """The arguments of a call, if they are a JSON object; else, as for a call that was cut off, an empty object."""
     try:
         is_object = isinstance(msgspec.json.decode(call.arguments or "{}"), dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         is_object = False
     return Raw(call.arguments.encode()) if is_object and call.arguments else Raw(b"{}")
 

@@ -50,7 +50,7 @@ def chat_reply(text: str, *, reasoning: str = "", calls: Sequence[ToolCall] = ()
 def _tool_call(call: ToolCall) -> ToolCallReply:
     try:
         arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         arguments = dict[str, Any]()
     return ToolCallReply(
         id=call.call_id, function=CalledFunction(index=call.index, name=call.name, arguments=arguments)

@@ -140,7 +140,7 @@ async def add_items(call: Call[ConversationItemsRequest]) -> Response:
     reply=InputItems,
 )
 async def list_items(call: Call[None]) -> Response:
-    return json_response(page_of([entry.item for entry in _found(call).entries], call.query))
+    return json_response(page_of(list(_found(call).parts.items()), call.query))
 
 
 @router.endpoint(

@@ -36,17 +36,17 @@ _PAGE = 20
 _MAX_PAGE = 100
 
 
-def input_items(response_id: str, messages: Sequence[Message]) -> list[InputItem]:
-    """The items of a response's input, the oldest first. Repeated calls give the same ids."""
+def input_parts(response_id: str, messages: Sequence[Message]) -> list[tuple[str, Message]]:
+    """The items of a response's input, as in `item_parts`, the oldest first. Repeated calls give the same ids."""
     stem = response_id.removeprefix("resp_")
-    return [item for index, message in enumerate(messages) for item in items_of(f"{stem}_{index}", message)]
+    return [part for index, message in enumerate(messages) for part in item_parts(f"{stem}_{index}", message)]
 
 
-def page_of(items: Sequence[InputItem], query: Mapping[str, str]) -> InputItems:
-    """The page of items that a query selects.
+def page_of(parts: Sequence[tuple[str, Message]], query: Mapping[str, str]) -> InputItems:
+    """The page of items that a query selects. Only these are made: images and recordings become large texts.
 
     Args:
-        items: all items, the oldest first.
+        parts: all items, as in `item_parts`, the oldest first.
         query: `limit` (1 to 100, default 20), `order` (`desc` = the newest first, or `asc`), `after` (an item's id).
 
     Raises:
@@ -57,32 +57,30 @@ def page_of(items: Sequence[InputItem], query: Mapping[str, str]) -> InputItems:
         raise InvalidInput(f"`order` must be `asc` or `desc`, not {order[:40]!r}", parameter="order")
     if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= _MAX_PAGE):
         raise InvalidInput(f"`limit` must be a number from 1 to {_MAX_PAGE}, not {limit[:40]!r}", parameter="limit")
-    rest = _behind(list(items) if order == "asc" else list(items)[::-1], query.get("after"))
+    rest = _behind(list(parts) if order == "asc" else list(parts)[::-1], query.get("after"))
     page = rest[: int(limit)]
     return InputItems(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
+        data=[item_of(item_id, part) for item_id, part in page],
+        first_id=page[0][0] if page else None,
+        last_id=page[-1][0] if page else None,
         has_more=len(page) < len(rest),
     )
 
 
-def _behind(items: list[InputItem], after: str | None) -> list[InputItem]:
+def _behind(parts: list[tuple[str, Message]], after: str | None) -> list[tuple[str, Message]]:
     if not after:
-        return items
-    index = next((index for index, item in enumerate(items) if item.id == after), None)
+        return parts
+    index = next((index for index, (item_id, _) in enumerate(parts) if item_id == after), None)
     if index is None:
         raise InvalidInput(f"`after` names no item of this list: {after[:100]!r}", parameter="after")
-    return items[index + 1 :]
-
-
-def items_of(stem: str, message: Message) -> list[InputItem]:
-    """The items of one message, with `stem` in their ids. For a message with calls and no content, only the calls."""
-    return [item_of(item_id, part) for item_id, part in item_parts(stem, message)]
+    return parts[index + 1 :]
 
 
 def item_parts(stem: str, message: Message) -> Iterator[tuple[str, Message]]:
-    """Splits a message into items: the id of each, and a message that has only this item's part of the original."""
+    """Splits a message into items: the id of each, and a message that has only this item's part of the original.
+
+    Ids contain `stem`. Of a message with calls and no content, only the calls are items.
+    """
     if message.role == "tool":
         yield f"{result_prefix(message)}_{stem}", message
         return

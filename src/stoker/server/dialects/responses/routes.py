@@ -19,7 +19,7 @@ from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.event_log import EventLog
-from stoker.server.dialects.responses.input_items import input_items, page_of
+from stoker.server.dialects.responses.input_items import input_parts, page_of
 from stoker.server.dialects.responses.input_types import InputItems
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import (
@@ -42,8 +42,9 @@ from stoker.server.dialects.responses.types import (
     ResponsesRequest,
 )
 from stoker.server.dialects.responses.writer import ResponseWriter, new_response
-from stoker.server.errors import error_event, json_response
+from stoker.server.errors import error_event, internal_error_body, json_response
 from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.observe.bug_log import log_bug
 from stoker.server.remote_files.messages import resolve_files
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
@@ -168,8 +169,8 @@ async def cancel(call: Call[None]) -> HTTPResponse:
     reply=InputItems,
 )
 async def list_input_items(call: Call[None]) -> HTTPResponse:
-    items = input_items(_response_id(call), stored_responses(call).input_of(call.owner, _response_id(call)))
-    return json_response(page_of(items, call.query))
+    messages = stored_responses(call).input_of(call.owner, _response_id(call))
+    return json_response(page_of(input_parts(_response_id(call), messages), call.query))
 
 
 def _response_id(call: Call[None]) -> str:
@@ -260,16 +261,21 @@ def _converse(asked: _Asked, response: Response) -> None:
 
 async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease, log: EventLog | None) -> Response:
     """Runs the generation to its end, and returns the response, completed or failed."""
+    tell: Callable[[bytes], None] = (lambda events: None) if log is None else log.add
     with closing(lease):
-        await _write(generation, writer, (lambda events: None) if log is None else log.add)
+        try:
+            await _write(generation, writer, tell)
+        except Exception as fault:  # noqa: BLE001  # no HTTP request waits for the response, so no other border sees it
+            log_bug(_log, f"the response {generation.reply_id} in the background", fault)
+            tell(writer.break_off(StokerError(internal_error_body().error.message)))
     return writer.snapshot()
 
 
 async def _write(generation: Generation, writer: ResponseWriter, tell: Callable[[bytes], None]) -> None:
     """Calls `tell` with the events of the generation."""
-    tell(writer.begin())
-    parts = Parts(generation.reader, generation.tool_calls)
     async with generation:
+        tell(writer.begin())
+        parts = Parts(generation.reader, generation.tool_calls)
         try:
             async for index, output in generation:
                 tell(writer.push(parts.delta(index, output)))

@@ -31,6 +31,7 @@ from stoker.server.dialects.responses.types import (
     OutputMessage,
     Response,
 )
+from stoker.server.observe.bug_log import log_bug
 from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json, Message
 
@@ -63,7 +64,7 @@ class Stored:
         return (*self.messages, answer_of(self.response.output))
 
     def find(self, item_id: str) -> Message | None:
-        """The message of an item, see `input_items`; None if there is none.
+        """The message of an item, see `input_parts`; None if there is none.
 
         The id of an input item contains the index of its message, so no items are built: a request may refer to
         thousands.
@@ -267,7 +268,7 @@ class ResponseStore:
             owner: owner of the response.
             response_id: id of the response.
             snapshot: returns the response as it is now.
-            work: computes the response. It raises no `StokerError`; other exceptions are logged as bugs.
+            work: computes the response, also one that failed. Exceptions are logged as bugs.
             messages: the conversation that the response answers.
             log: receives the events of `work`, and is ended here; None = the response is not streamed.
         """
@@ -309,7 +310,7 @@ class ResponseStore:
         if job.log is not None:
             job.log.end()
         if not job.task.cancelled() and (fault := job.task.exception()) is not None:
-            logger.error("a response in the background failed: %s", type(fault).__name__)
+            log_bug(logger, f"the response {key[1]} in the background", fault)
 
     def _running(self, key: Key) -> Stored | None:
         """A response in the background as it is now."""

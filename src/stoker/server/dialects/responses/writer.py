@@ -177,17 +177,28 @@ class ResponseWriter(Writer):
         return _encoded([*events, self._response_event("response.in_progress")])
 
     def push(self, delta: Delta) -> bytes:
-        return _encoded(self._follow(delta))
+        events = _encoded(self._follow(delta))
+        if delta.is_last:
+            self.settle()
+        return events
 
     def fail(self, error: StokerError, scope: Scope | None = None) -> bytes:
         failure = ResponseError(error.code, error.message)
         self._response = _replace(self._response, status="failed", error=failure, output=self._output("incomplete"))
         return _encoded([self._response_event("response.failed")])
 
+    def break_off(self, error: StokerError) -> bytes:
+        """Like `fail`, after a bug: without the item that was being written, because the bug may be in this item."""
+        self._open = None
+        return self.fail(error)
+
     def whole(self, answers: Sequence[Delta]) -> Response:
         (answer,) = answers
         self._follow(answer)
         return self.snapshot()
+
+    def settle(self) -> None:
+        self._keep(self.snapshot())
 
     def _follow(self, delta: Delta) -> list[Event]:
         self._logprobs.push(delta.output)
@@ -200,7 +211,6 @@ class ResponseWriter(Writer):
             self._logprobs.rest()
         if delta.is_last:
             events += self._end(delta.output)
-            self._keep(self.snapshot())
         return events
 
     def _part(self, part: Part) -> list[Event]:
