@@ -16,7 +16,7 @@ CORES := $(shell nproc 2>/dev/null || sysctl -n hw.logicalcpu)
 test: PYTEST := $(BIN)/python -m pytest -n $(shell [ $(CORES) -lt 4 ] && expr $(CORES) + 1 || echo 5) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-browser test-cluster test-gpu test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean
+.PHONY: help demo test test-all test-browser test-cluster check-simulator test-gpu test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean
 
 help:          ## show this list
 	@grep -hE '^[a-z-]+: .*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-12s %s\n' "$$verb" "$$what"; done
@@ -35,6 +35,9 @@ test-browser: $(VENV)/.ready-to-develop   ## run every test of the page in Chrom
 
 test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, with a real Ray: minutes
 	@STOKER_TEST_NODES=1 $(BIN)/python -m pytest tests/unit/cluster tests/e2e/test_cluster*.py
+
+check-simulator: $(VENV)/.ready-to-develop   ## compare the simulator of clusters with one and two real replicas: minutes
+	@$(BIN)/python benchmarks/cluster_check.py --replicas 1,2
 
 test-gpu: $(VENV)/.ready-to-develop   ## run the tests on a GPU, or on Vulkan's software driver where there is none: minutes
 	@tools/lavapipe.sh $(BIN)/python -m pytest tests/gpu

@@ -1,9 +1,9 @@
 """The machines that `cluster_sim.py` makes up: replicas that compute in steps, and what one of them can do.
 
-Each step computes all running answers and a part of the prompts, first come first served, as the engine's scheduler
-does. A block is in the cache as soon as it is computed, and a request whose beginning is being computed for another one
-waits for it, as in the engine. The newest blocks are kept in a cache of bounded size. Nothing here decides where a
-request goes.
+Each step computes all running answers and a part of the prompts, first come first served. (The engine's scheduler gives
+a quarter of that part to the oldest prompt, and the rest to the shortest ones.) A block is in the cache as soon as it
+is computed, and a request whose beginning is being computed for another one waits for it, as in the engine. The newest
+blocks are kept in a cache of bounded size. Nothing here decides where a request goes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ class Machine:
     """Of a step with one running answer."""
     step_per_answer_s: float = 0.002
     """What each further one adds."""
-    request_s: float = 0.0
-    """What each new request adds to the step in which its prompt ends, besides the tokens."""
     chunk_tokens: int = 128
     """Of prompts, in one step."""
     cache_tokens: int = 60_000
@@ -113,8 +111,7 @@ class Replica:
         step_s = sum(self._chunks.values()) / self.machine.prompt_tokens_per_s
         if num_rows:
             step_s += self.machine.step_s + self.machine.step_per_answer_s * (num_rows - 1)
-        num_new = sum(request.prompt_left == chunk for request, chunk in self._chunks.items())
-        return step_s + self.machine.request_s * num_new
+        return step_s
 
     def end_step(self) -> list[Request]:
         """Ends a step. Returns the requests with a new token: running answers, and prompts that the step has ended."""

@@ -159,6 +159,21 @@ def num_ready(url: str) -> int:
     return sum(replica["state"] == "ready" for replica in replicas(url))
 
 
+def until_ready(url: str, count: int) -> None:
+    """Waits until so many replicas can be asked. If that takes too long, it says the state and last error of each."""
+    said: list[str] = []
+
+    def are_ready() -> bool:
+        found = replicas(url)
+        said[:] = [" ".join(str(each.get(key, "-")) for key in ("id", "node", "state", "last_error")) for each in found]
+        return sum(each["state"] == "ready" for each in found) == count
+
+    try:
+        until(are_ready)
+    except AssertionError:
+        pytest.fail(f"{count} replicas should be ready:\n" + "\n".join(said))
+
+
 def until(is_true: Callable[[], bool]) -> None:
     """Looks again and again until something holds of a cluster that changes by itself."""
     deadline = time.monotonic() + PATIENCE_S

@@ -25,7 +25,7 @@ import pytest
 from psutil import NoSuchProcess, Process
 
 from stoker.cluster.config import ENVIRONMENT
-from tests.e2e.clusters import LONG_SCRIPT, num_ready, takes_minutes, until
+from tests.e2e.clusters import LONG_SCRIPT, takes_minutes, until_ready
 from tests.e2e.conftest import Server, serving
 from tests.e2e.slow_link import Quality, SlowLink
 from tests.ports import free_port
@@ -112,9 +112,13 @@ class Node:
         except NoSuchProcess:
             return []
 
+    def processes_of(self, name: str) -> list[Process]:
+        """The processes here that have this in their command line."""
+        return [process for process in _alive(self.processes()) if name in " ".join(process.cmdline())]
+
     def runs(self, name: str) -> bool:
-        """Whether a process here has this in its command line."""
-        return any(name in " ".join(process.cmdline()) for process in _alive(self.processes()))
+        """Whether there is such a process."""
+        return bool(self.processes_of(name))
 
     def kill(self) -> None:
         """As when the machine loses its power."""
@@ -247,7 +251,7 @@ def served_by(cluster: Nodes, folder: Path) -> Generator[Server]:
     with serving(
         *arguments, log=log, command=("cluster", "serve"), environ=joining(cluster), host="0.0.0.0"
     ) as running:
-        until(lambda: num_ready(running.url) == 2)
+        until_ready(running.url, 2)
         yield running
 
 

@@ -21,9 +21,9 @@ from tests.e2e.clusters import (
     controllers,
     engine_of,
     needs_ray,
-    num_ready,
     replicas,
     until,
+    until_ready,
 )
 from tests.e2e.conftest import Server
 
@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def whole(server: Server) -> None:
     """Two replicas are ready. Serve starts processes for minutes on a busy machine."""
-    until(lambda: num_ready(server.url) == 2)
+    until_ready(server.url, 2)
 
 
 def counted(server: Server) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.bench.results import read_results
-from tests.e2e.clusters import LIMIT_S, PATIENCE_S, actors, cluster, needs_ray, num_ready, takes_minutes, until
+from tests.e2e.clusters import LIMIT_S, PATIENCE_S, actors, cluster, needs_ray, takes_minutes, until, until_ready
 from tests.e2e.conftest import serving
 
 pytestmark = [
@@ -53,7 +53,8 @@ def test_four_replicas_find_nearly_what_one_server_finds(
     """Args: `says` is whether replicas say which blocks they hold, as engines with recurrent layers do not."""
     environ = {} if says else silenced(tmp_path)
     with cluster(*arguments, "--replicas", "4", "--fronts", "2", log=tmp_path / "four", **environ) as four:
-        until(lambda: num_ready(four.url) == 4 and len(actors(four, "front")) == 2)
+        until_ready(four.url, 4)
+        until(lambda: len(actors(four, "front")) == 2)
         shared = cached_share(four.url, tmp_path / "four.json")
     assert says or len(list(tmp_path.glob("silent-*"))) == 4
     print(f"one server finds {alone:.3f} of all prompt tokens, four replicas {shared:.3f}: {shared / alone:.3f}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.clusters import LIMIT_S, PATIENCE_S, ask, cluster, needs_ray, num_ready, until
+from tests.e2e.clusters import LIMIT_S, PATIENCE_S, ask, cluster, needs_ray, until, until_ready
 from tests.e2e.conftest import Server
 
 pytestmark = [needs_ray, pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
@@ -32,7 +32,7 @@ def test_other_replica_reads_what_one_has_computed(smollm2_path: Path, tmp_path:
     folder = tmp_path / "kv"
     arguments = [str(smollm2_path), "--replicas", "2", "--threads", "1", "--parallel", "1", "--ctx-size", "8192"]
     with cluster(*arguments, "--kv-dir", str(folder), log=tmp_path / "log") as server:
-        until(lambda: num_ready(server.url) == 2)
+        until_ready(server.url, 2)
         with occupied(server, STEM):
             until(lambda: len([*folder.rglob("*.kv")]) * BLOCK >= 900)
             other = ask(server.url, STEM + " What").json()

@@ -28,6 +28,7 @@ from tests.e2e.clusters import (
     num_ready,
     takes_minutes,
     until,
+    until_ready,
 )
 from tests.e2e.ray_nodes import Node, environment, scratch_folder
 from tests.ports import free_port
@@ -124,7 +125,7 @@ def get(url: str) -> Any:
 
 def test_update_loses_no_request_and_a_long_answer_survives(head: Head, script: Path) -> None:
     head.deploy(script, "--replicas", "2", "--fronts", "2", "--alias", "before=scripted")
-    until(lambda: num_ready(head.url) == 2)
+    until_ready(head.url, 2)
     with asked_all_the_time(head.url):
         answer = LongAnswer(head.url, READABLE)
         head.deploy(script, "--replicas", "2", "--fronts", "2", "--alias", "after=scripted", "--parallel", "3")
@@ -153,7 +154,7 @@ def test_idle_model_has_no_replica_and_a_request_starts_one(script: Path, tmp_pa
             assert reply.json()["choices"][0]["text"] == "short"
             assert state() == "ready"
         requests = [LongAnswer(server.url) for _ in range(3)]
-        until(lambda: num_ready(server.url) == 2)
+        until_ready(server.url, 2)
         for request in requests:
             request.leave()
 
@@ -166,7 +167,7 @@ def test_number_of_replicas_follows_the_load(script: Path, tmp_path: Path) -> No
         answers = [LongAnswer(server.url) for _ in range(2)]
         until(lambda: num_ready(server.url) >= 2)
         answers += [LongAnswer(server.url) for _ in range(3)]
-        until(lambda: num_ready(server.url) == 3)
+        until_ready(server.url, 3)
         for answer in answers:
             answer.leave()
-        until(lambda: num_ready(server.url) == 1)
+        until_ready(server.url, 1)

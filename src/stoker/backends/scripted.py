@@ -34,7 +34,13 @@ FULL_TRAITS = CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, c
 
 
 class Script(Protocol):
-    """Scripted answers, which determine the most likely tokens in place of the hash."""
+    """Scripted answers, which determine the most likely tokens in place of the hash, and how long a step takes."""
+
+    def begin_step(self, num_prompt_tokens: int) -> None:
+        """Called before a step, which computes so many tokens of prompts."""
+
+    def end_step(self) -> None:
+        """Called after the tokens of a step are known; returns when the step has taken its time."""
 
     def next_token(self, slot: int, entries: Sequence[Entry], *, is_decode: bool) -> int:
         """The token that follows all entries of a slot. `is_decode`: only one of the entries is new."""
@@ -42,7 +48,6 @@ class Script(Protocol):
 
     def forget(self, slot: int) -> None:
         """Ends the answer that is played in a slot, because the slot was truncated."""
-        ...
 
 
 NextToken: TypeAlias = Callable[[Sequence[Entry]], int]
@@ -153,7 +158,11 @@ class ScriptedBackend:
         sets = {chunk.adapters for chunk in batch.chunks}
         assert len(sets) <= 1 or self.info.mixes_adapters, "chunks of several sets of adapters in one step"
         assert {key for adapters in sets for key, _ in adapters} <= self.adapters, "an adapter that is not loaded"
+        if self._script is not None:
+            self._script.begin_step(batch.prompt_sizes()[1])
         rows = [row for chunk in batch.chunks for row in self._compute(chunk)]
+        if self._script is not None:
+            self._script.end_step()
         for chunk in batch.chunks:
             self._drafted_from.pop(chunk.slot, None)
             if batch.num_drafted:

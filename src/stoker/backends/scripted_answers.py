@@ -25,7 +25,7 @@ class PlayedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     when: str = ""
     """The answer is only for prompts that contain this text; empty = answers are given to prompts in turn."""
     token_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
-    """Time in ms that each token of the answer takes, to imitate a slow model."""
+    """Minimum time in ms that each token of the answer takes, to imitate a slow model."""
 
 
 class ScriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +34,8 @@ class ScriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers: list[str | PlayedAnswer]
     special_tokens: list[str] = []
     """Texts that are single tokens, in addition to the markers of chat formats."""
+    prompt_token_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
+    """Minimum time in ms that each prompt token takes unless it is cached, to imitate a slow model."""
 
 
 _decoder: msgspec.json.Decoder[ScriptFile | list[str | PlayedAnswer]] = msgspec.json.Decoder(
@@ -63,12 +65,15 @@ class PlayedScript:
     The position in an answer is the number of its tokens, so a constraint that changes some tokens does not end it.
 
     Args:
-        answers: the answers of the script.
+        script: the answers, and what they are played with.
         tokenizer: the tokenizer with the script's special tokens.
     """
 
-    def __init__(self, answers: Sequence[str | PlayedAnswer], tokenizer: ScriptedTokenizer) -> None:
-        given = [answer if isinstance(answer, PlayedAnswer) else PlayedAnswer(answer) for answer in answers]
+    def __init__(self, script: ScriptFile, tokenizer: ScriptedTokenizer) -> None:
+        given = [answer if isinstance(answer, PlayedAnswer) else PlayedAnswer(answer) for answer in script.answers]
+        self._prompt_token_s = script.prompt_token_ms / 1000
+        self._began_s = self._due_s = 0.0
+        """When the step began, and how long it takes at least."""
         self._tokenizer = tokenizer
         self._answers = [[*tokenizer.encode(answer.text), EOS] for answer in given]
         self._token_s = [answer.token_ms / 1000 for answer in given]
@@ -80,14 +85,23 @@ class PlayedScript:
         self._known: dict[int, int] = {}
         """The index of the answer to each prompt, by the hash of the prompt."""
 
+    def begin_step(self, num_prompt_tokens: int) -> None:
+        """See `Script.begin_step`."""
+        self._began_s, self._due_s = time.monotonic(), num_prompt_tokens * self._prompt_token_s
+
+    def end_step(self) -> None:
+        """See `Script.end_step`. The time that the step took to compute is a part of that time."""
+        left_s = self._began_s + self._due_s - time.monotonic() if self._due_s else 0.0
+        if left_s > 0:
+            time.sleep(left_s)
+
     def next_token(self, slot: int, entries: Sequence[Entry], *, is_decode: bool) -> int:
         """See `Script.next_token`."""
         place = self._places.get(slot) if is_decode else None
         index, at = self._begin(entries) if place is None else place
         self._places[slot] = (index, at + 1)
         answer = self._answers[index]
-        if self._token_s[index]:
-            time.sleep(self._token_s[index])
+        self._due_s += self._token_s[index]
         return answer[min(at, len(answer) - 1)]
 
     def forget(self, slot: int) -> None:

@@ -72,6 +72,8 @@ class ClusterFleet:
         """Requests that wait for a replica of an idle model."""
         self._ids: dict[Replica, str] = {}
         self._connecting: set[asyncio.Task[None]] = set()
+        self._last_error = ""
+        """Why a replica could not be connected to last."""
         self._others: set[str] = set()
         """Ids of replicas that serve another model, and get no requests."""
         self._on_checked: Callable[[], None] = lambda: None
@@ -97,7 +99,8 @@ class ClusterFleet:
                 await self._serves.wait()
         except TimeoutError:
             await self.close()
-            raise ModelNotLoaded(f"no replica of the model answered within {self._start_s:g} s") from None
+            reason = f". The last error: {self._last_error}" if self._last_error else ""
+            raise ModelNotLoaded(f"no replica of the model answered within {self._start_s:g} s{reason}") from None
 
     async def wake(self, limit_s: float | None = None) -> None:
         """See `Fleet`."""
@@ -191,6 +194,7 @@ class ClusterFleet:
             card, first = await replica.runtime.start(), self.members.first_card
         except StokerError as error:
             logger.info("replica %s cannot be connected to yet: %s", replica_id, error.message)
+            self._last_error = error.message
             self._let_go(replica)
             return
         if first is not None and not is_same_model(card, first):

@@ -153,7 +153,7 @@ class LocalCluster:
                 return
             self._check()
             time.sleep(_POLL_S)
-        raise ModelNotLoaded(f"the models do not answer after {_READY_S:g} s; see the logs of Ray")
+        raise ModelNotLoaded(f"the models do not answer after {_READY_S:g} s. {self._progress()}; see the logs of Ray")
 
     def close(self) -> None:
         """Drains requests and ends the application; also ends Ray Serve and Ray if this instance has started them."""
@@ -213,6 +213,14 @@ class LocalCluster:
         if found is not None and found.status in ("DEPLOY_FAILED", "UNHEALTHY"):
             raise StokerError(f"the cluster cannot serve: {_last_line(found.message)}")
 
+    def _progress(self) -> str:
+        """What Ray Serve says of each deployment: its state, the states of its replicas, and the last error."""
+        _, serve = _ray(self._environment)
+        found = serve.status().applications.get(self._cluster.name)
+        if found is None:
+            return "Ray Serve does not know the application"
+        return "; ".join(f"{name} is {_told(each)}" for name, each in sorted(found.deployments.items()))
+
     def _num_cpus(self) -> float:
         """CPUs to declare, enough for all replicas: on one machine they share its cores."""
         each = self._config.engine.threads or 1
@@ -245,6 +253,13 @@ def _serve_runs(ray: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _told(deployment: Any) -> str:
+    """A deployment's state in words, such as `updating (1 running, 1 starting): no CPU is free`."""
+    counts = ", ".join(f"{count} {state.value.lower()}" for state, count in deployment.replica_states.items() if count)
+    reason = f": {_last_line(deployment.message)}" if deployment.message else ""
+    return f"{deployment.status.value.lower()} ({counts or 'no replica'}){reason}"
 
 
 def _last_line(text: str) -> str:

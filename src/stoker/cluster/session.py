@@ -225,7 +225,7 @@ class Session:
         """Runs a request. `before` is an aborted request with the same id, whose end it first waits for."""
         if before is not None:
             await asyncio.wait([before])
-        self._costs[submit.request_id] = Work.of(submit, Beginning((), size_of(submit.prompt)), 0)
+        self._costs[submit.request_id] = _work_of(submit, submit.num_cached)
         resumed = self._resumed[submit.request_id] = asyncio.Event()
         resumed.set()
         try:
@@ -250,9 +250,10 @@ class Session:
         """Updates the request's remaining work; tells other fronts when it is accepted and its prompt is computed."""
         cost = self._costs[submit.request_id]
         if isinstance(event, Accepted):
-            num_cached = 0 if self._blocks is None else self._blocks.held.num_leading(event.blocks) * BLOCK_ENTRIES
-            matched = min(num_cached, event.prompt_tokens - 1)
-            self._costs[submit.request_id] = Work.of(submit, Beginning((), event.prompt_tokens), matched)
+            if self._blocks is not None and self._blocks.held.ledger:
+                num_held = self._blocks.held.num_leading(event.blocks) * BLOCK_ENTRIES
+                num_cached = num_held * size_of(submit.prompt) // max(1, event.prompt_tokens)
+                self._costs[submit.request_id] = _work_of(submit, num_cached)
             self._spread_word(submit, event)
             self._note_change()
             return
@@ -286,6 +287,12 @@ class Session:
             self._beat()
             await asyncio.sleep(BEAT_S)
         self.end()
+
+
+def _work_of(submit: Submit, num_cached: int) -> Work:
+    """The work for a request, with so many cached prompt tokens; both in the estimated tokens that fronts count in."""
+    num_tokens = size_of(submit.prompt)
+    return Work.of(submit, Beginning((), num_tokens), min(num_cached, num_tokens - 1))
 
 
 def _check_possible(question: Question[Any]) -> None:

@@ -154,6 +154,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """Named session that the request begins or continues; None = no session."""
     wants_blocks: bool = False
     """Fill in `Accepted.blocks`."""
+    num_cached: int = 0
+    """Prompt tokens that are probably cached, in the estimated tokens of routing. The engine itself ignores it."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

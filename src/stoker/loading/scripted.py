@@ -85,7 +85,7 @@ class ScriptedLoader:
 def _played(config: EngineConfig) -> tuple[ScriptedTokenizer, PlayedScript]:
     script = read_script(Path(config.script))
     tokenizer = ScriptedTokenizer([*script.special_tokens, *sorted(ALL_MARKER_TOKENS)])
-    return tokenizer, PlayedScript(script.answers, tokenizer)
+    return tokenizer, PlayedScript(script, tokenizer)
 
 
 def scripted_adapter(path: Path) -> LoraFile:

@@ -31,17 +31,18 @@ class Phase(StrEnum):
 class Work:
     """Estimate of the tokens that a replica has still to compute for one request.
 
+    Prompt tokens are those of `Beginning`, which the cached ones are subtracted from. An engine may count several times
+    as many in the same text, so its count is not used.
+
     Args:
         prompt: prompt tokens that are probably not cached.
         answer: expected tokens of the answer.
-        cached: prompt tokens that are probably cached.
     """
 
-    __slots__ = ("_answer", "_cached", "_left", "_prompt")
+    __slots__ = ("_answer", "_left", "_prompt")
 
-    def __init__(self, prompt: int, answer: int, cached: int = 0) -> None:
+    def __init__(self, prompt: int, answer: int) -> None:
         self._prompt = prompt
-        self._cached = cached
         self._answer = self._left = answer
 
     @classmethod
@@ -49,7 +50,7 @@ class Work:
         """The work for a request, `matched` of whose prompt tokens are probably cached."""
         limit = submit.sampling.longest
         answer = _USUAL_ANSWER if limit is None else min(limit, _USUAL_ANSWER)
-        return cls(beginning.num_tokens - matched, answer, matched)
+        return cls(beginning.num_tokens - matched, answer)
 
     @property
     def num_tokens(self) -> int:
@@ -62,9 +63,7 @@ class Work:
 
     def note(self, event: Accepted | Output) -> None:
         """Updates the estimate from an event of the request."""
-        if isinstance(event, Accepted):
-            self._prompt = max(1, event.prompt_tokens - self._cached)
-        elif event.progress is None:
+        if isinstance(event, Output) and event.progress is None:
             self._prompt = 0
             self._left = max(1, self._answer - event.usage.completion_tokens)
 

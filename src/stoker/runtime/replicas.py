@@ -137,11 +137,12 @@ class ReplicatedRuntime:
         try:
             while True:
                 await self._fleet.wake(self._left_s(request))
-                replica, work = self._place(request)
+                replica, num_cached = self._place(request)
+                work = Work.of(submit, request.beginning, num_cached)
                 try:
                     with self._working(replica, work, request):
                         async with (
-                            aclosing(replica.runtime.generate(self._submit_of(request))) as events,
+                            aclosing(replica.runtime.generate(self._submit_of(request, num_cached))) as events,
                             aclosing(request.followed(events)) as followed,
                         ):
                             async for event in followed:
@@ -197,20 +198,24 @@ class ReplicatedRuntime:
         request = self._requests[submit.request_id] = ReplicaRequest(submit, deadline)
         return request
 
-    def _place(self, request: ReplicaRequest) -> tuple[Replica, Work]:
-        """Chooses a replica for the request and estimates the work there; notes the choice for the prefix cache."""
-        submit, beginning = request.submit, request.beginning
+    def _place(self, request: ReplicaRequest) -> tuple[Replica, int]:
+        """Chooses a replica for the request; notes the choice for the prefix cache.
+
+        Returns:
+            The replica, and the prompt tokens that it probably has cached.
+        """
         self._refresh()
-        matches = self._prefixes.matches(beginning)
-        chosen = self._standings.choose(matches, avoids=request.avoids, companion=self._companion(submit.group))
+        matches = self._prefixes.matches(request.beginning)
+        companion = self._companion(request.submit.group)
+        chosen = self._standings.choose(matches, avoids=request.avoids, companion=companion)
         if chosen is None:
             (replica,) = self._replicas.answering()
             self._note_process(replica)
         else:
             replica = self._replicas[chosen]
-        self._prefixes.note_sent(replica.number, beginning)
+        self._prefixes.note_sent(replica.number, request.beginning)
         request.go_to(replica.number)
-        return replica, Work.of(submit, beginning, matched_by(replica.number, matches))
+        return replica, matched_by(replica.number, matches)
 
     def _refresh(self) -> None:
         """Brings `_standings` up to date."""
@@ -257,13 +262,13 @@ class ReplicatedRuntime:
         same = (request.replica for request in self._requests.values() if request.submit.group == group)
         return next((replica for replica in same if replica is not None), None)
 
-    def _submit_of(self, request: ReplicaRequest) -> Submit:
+    def _submit_of(self, request: ReplicaRequest, num_cached: int) -> Submit:
         """The request as the replica gets it, with the remaining time as its timeout."""
         submit, wants_blocks = request.submit, self._prefixes.hears
-        if request.deadline is None and not wants_blocks:
+        if request.deadline is None and not (wants_blocks or num_cached):
             return submit
         left_s = self._left_s(request)
-        return msgspec.structs.replace(submit, timeout_s=left_s, wants_blocks=wants_blocks)
+        return msgspec.structs.replace(submit, timeout_s=left_s, wants_blocks=wants_blocks, num_cached=num_cached)
 
     def _left_s(self, request: ReplicaRequest) -> float | None:
         """Seconds until the request's deadline; None = no deadline."""

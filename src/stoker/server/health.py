@@ -23,6 +23,8 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: str
     num_restarts: int
+    last_error: str | UnsetType = UNSET
+    """Why the engine is not ready, if an error is the reason."""
     progress: float | UnsetType = UNSET
     """Loaded part of the weights, from 0 to 1; present while the model loads, if it is known."""
     num_running: int | UnsetType = UNSET
@@ -87,6 +89,7 @@ def _model_health(name: str, health: Health) -> ModelHealth:
         id=name,
         state=health.state,
         num_restarts=health.num_restarts,
+        last_error=UNSET if health.is_ready else health.last_error or UNSET,
         progress=UNSET if health.loaded_part is None or health.is_ready else round(health.loaded_part, 4),
         node=health.node or UNSET,
         kv_events=health.kv_events or UNSET,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stoker import LLM, CallArguments, CallBegin, CallEnd, Content, EngineConfig, Reasoning
+from stoker.backends.scripted import ScriptedTokenizer
+from stoker.backends.scripted_answers import PlayedAnswer, PlayedScript, ScriptFile
 from stoker.errors import ConfigError, UnsupportedParameter
 
 QWEN = "tests/golden/chat_templates/qwen3.jinja"
@@ -33,14 +34,57 @@ def play(tmp_path: Path) -> Play:
     return play
 
 
-def test_an_answer_can_be_as_slow_as_that_of_a_real_model(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("stoker.backends.scripted_answers.time", SimpleNamespace(sleep=slept.append))
+class Clock:
+    """A clock that a wait moves on, in place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("stoker.backends.scripted_answers.time", clock)
+    return clock
+
+
+def test_an_answer_can_be_as_slow_as_that_of_a_real_model(play: Play, clock: Clock) -> None:
     with play([{"text": "slow", "token_ms": 250}, "quick"]) as llm:
         assert llm.chat("a").text == "slow"
-        assert slept == [0.25] * 5, "its bytes and its end"
+        assert clock.slept == [0.25] * 5, "its bytes and its end"
         assert llm.chat("b").text == "quick"
-        assert len(slept) == 5
+        assert len(clock.slept) == 5
+
+
+def test_a_prompt_takes_time_unless_it_is_cached(play: Play, clock: Clock) -> None:
+    with play({"answers": ["x"], "prompt_token_ms": 0.5}) as llm:
+        usage = llm.generate("p" * 99).usage
+        assert clock.slept == [pytest.approx(0.0005 * usage.prompt_tokens)]
+        again = llm.generate("p" * 99 + "q" * 50).usage
+        assert again.cached_tokens > 0
+        assert clock.slept[1:] == [pytest.approx(0.0005 * (again.prompt_tokens - again.cached_tokens))]
+
+
+def test_what_a_step_took_to_compute_is_a_part_of_its_time(clock: Clock) -> None:
+    script = PlayedScript(ScriptFile([PlayedAnswer("answer", token_ms=20)], prompt_token_ms=1), ScriptedTokenizer())
+    script.begin_step(30)
+    script.next_token(0, [1] * 30, is_decode=False)
+    clock.now += 0.04
+    script.end_step()
+    assert clock.slept == [pytest.approx(0.05 - 0.04)]
+    script.begin_step(0)
+    script.next_token(0, [1] * 31, is_decode=True)
+    clock.now += 0.04
+    script.end_step()
+    assert len(clock.slept) == 1, "it took longer than it has to"
 
 
 def test_each_new_prompt_gets_the_next_answer_and_a_known_one_its_own(play: Play) -> None:

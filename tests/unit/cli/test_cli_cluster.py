@@ -6,6 +6,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from stoker.cluster.config import ClusterConfig
 from stoker.cluster.local import LocalCluster
 from stoker.cluster.refused import REFUSED
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, ModelNotLoaded
 from tests.unit.cli.conftest import Stoker
 
 
@@ -99,7 +100,7 @@ class FakeRay:
 
     def __init__(self, port: int, *applications: str) -> None:
         self.options = SimpleNamespace(port=port)
-        self.applications = dict.fromkeys(applications)
+        self.applications: dict[str, Any] = dict.fromkeys(applications)
 
     def get_actor(self, name: str, namespace: str) -> Any:
         assert (name, namespace) == ("SERVE_CONTROLLER_ACTOR", "serve")
@@ -123,3 +124,28 @@ def test_cluster_on_which_others_serve_is_joined_only_beside_them() -> None:
         check(FakeRay(8000, "stoker"))
     with pytest.raises(ConfigError, match="give --port 8001"):
         check(FakeRay(8001))
+
+
+class State(Enum):
+    """As those of Ray Serve."""
+
+    UPDATING = "UPDATING"
+    RUNNING = "RUNNING"
+    STARTING = "STARTING"
+    STOPPING = "STOPPING"
+
+
+def test_models_that_do_not_answer_in_time_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.cluster.local._READY_S", 0.0)
+    found = SimpleNamespace(
+        status=State.UPDATING,
+        replica_states={State.RUNNING: 1, State.STARTING: 1, State.STOPPING: 0},
+        message="Traceback:\n  ...\nstoker.errors.ModelNotFound: no file\n",
+    )
+    fake = FakeRay(8000)
+    fake.applications = {"stoker": SimpleNamespace(deployments={"engine-0": found})}
+    monkeypatch.setattr("stoker.cluster.local._ray", lambda _environment: (fake, fake))
+    local = LocalCluster(ClusterConfig(models=["scripted"], settings={"port": 8000}), "auto")
+    said = r"engine-0 is updating \(1 running, 1 starting\): stoker\.errors\.ModelNotFound: no file"
+    with pytest.raises(ModelNotLoaded, match=said):
+        local.wait_until_ready()

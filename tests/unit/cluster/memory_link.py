@@ -21,6 +21,7 @@ class MemoryLink:
         self._runtime = runtime
         self._node = node
         self.session: Session | None = None
+        self._blocks = BlockFollower(runtime)
         self.drops_blocks = False
         """What the replica says of its blocks is lost on the way."""
         self.num_dropped = 0
@@ -39,7 +40,7 @@ class MemoryLink:
         """Another front is connected to the same replica."""
         mine = self.session
         assert mine is not None
-        self.others.append(Session(self._runtime, self._node, lambda: [mine]))
+        self.others.append(Session(self._runtime, self._node, lambda: [mine], self._blocks))
         return self.others[-1]
 
     def break_off(self, error: Exception | None = None) -> None:
@@ -47,10 +48,9 @@ class MemoryLink:
         self._broken.set_exception(error or LinkBroken("was killed"))
 
     async def reports(self) -> AsyncGenerator[list[Report], None]:
-        blocks = BlockFollower(self._runtime)
-        self.session = Session(self._runtime, self._node, lambda: self.others, blocks)
+        self.session = Session(self._runtime, self._node, lambda: self.others, self._blocks)
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(blocks.close)
+            stack.push_async_callback(self._blocks.close)
             frames = await stack.enter_async_context(aclosing(self.session.frames()))
             while True:
                 coming = asyncio.ensure_future(anext(frames, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 import msgspec
@@ -12,7 +12,9 @@ import pytest
 from stoker.cluster import fleet as fleets
 from stoker.cluster import session as sessions
 from stoker.cluster.fleet import ClusterFleet, Idle
-from stoker.cluster.remote import RemoteEngine
+from stoker.cluster.messages import Report
+from stoker.cluster.remote import LinkBroken, RemoteEngine
+from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.core.params import SamplingParams
 from stoker.engine.blocks_held import POOL, StoredBlocks
 from stoker.engine.cards import ModelCard
@@ -79,8 +81,8 @@ class Cluster:
         self.present.clear()
         await until(lambda: not self.runtime.health().replicas)
 
-    async def answer(self, request_id: str, timeout_s: float | None = None) -> str:
-        events = self.runtime.generate(Submit(request_id, "p", SamplingParams(), timeout_s=timeout_s))
+    async def answer(self, request_id: str, timeout_s: float | None = None, prompt: str = "p") -> str:
+        events = self.runtime.generate(Submit(request_id, prompt, SamplingParams(), timeout_s=timeout_s))
         return "".join([event.text async for event in events if isinstance(event, Output)])
 
     def holder(self, request_id: str) -> str | None:
@@ -305,10 +307,11 @@ def test_what_another_front_has_just_sent_counts_before_the_next_beat(monkeypatc
 
 def test_what_others_have_sent_counts_by_the_tokens_that_it_still_costs():
     cluster = Cluster("a", "b")
+    cluster.blocks = blocks_held(1, 1, 2, 3)
     sampling = SamplingParams(max_tokens=8)
 
     async def test() -> None:
-        await until(lambda: ready(cluster) == 2)
+        await until(lambda: [cluster.fleet.prefixes.num_blocks(number) for number in (0, 1)] == [3, 3])
         long, short = (cluster.links[replica][-1].join() for replica in ("a", "b"))
         for fake in cluster.fakes.values():
             fake.accept_gate.clear()
@@ -320,14 +323,46 @@ def test_what_others_have_sent_counts_by_the_tokens_that_it_still_costs():
         task = asyncio.ensure_future(cluster.answer("r"))
         await until(lambda: cluster.holder("r") == "b")
         for fake in cluster.fakes.values():
+            fake.accepts, fake.prompt_tokens = [1, 2, 3, 4], 40_000
             fake.accept_gate.set()
-        await until(lambda: healths(cluster)[0].others_tokens < a)
+        num_held = 3 * BLOCK_ENTRIES * 10_001 // 40_000  # in the tokens that fronts count in
+        await until(lambda: healths(cluster)[0].others_tokens == a - num_held)
         cluster.fakes["a"].say("long", "its prompt is computed")
         await until(lambda: healths(cluster)[0].others_tokens <= 8)
         cluster.fakes["b"].finish("r")
         await task
         for front in (long, short):
             await front.close()
+
+    play(cluster, test())
+
+
+def test_cached_part_of_a_prompt_is_no_work_for_other_fronts_though_the_engine_has_not_accepted_it():
+    cluster = Cluster("a", "b")
+    stem = "a conversation that is long enough to be worth something " * 40
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        first = asyncio.ensure_future(cluster.answer("first", prompt=stem))
+        await until(lambda: cluster.holder("first"))
+        home = cluster.holder("first") or ""
+        cluster.fakes[home].finish("first")
+        await first
+        cluster.fakes[home].accept_gate.clear()
+        second = asyncio.ensure_future(cluster.answer("second", prompt=stem))
+        await until(lambda: cluster.holder("second") == home)
+        told = cluster.fakes[home].submits[-1]
+        assert told.num_cached > 500
+        other = cluster.links[home][-1].join()
+        other.obey([msgspec.structs.replace(told, request_id="of another front")])
+        index = list(cluster.fakes).index(home)
+        await until(lambda: healths(cluster)[index].others_tokens)
+        usual_answer = 256
+        assert healths(cluster)[index].others_tokens < usual_answer + 100
+        cluster.fakes[home].accept_gate.set()
+        cluster.fakes[home].finish("second")
+        await second
+        await other.close()
 
     play(cluster, test())
 
@@ -346,6 +381,7 @@ def test_conversation_that_began_at_another_front_finds_its_cache():
             beginning = beginning_of_submit(submit)
             await until(lambda number=number, prompt=beginning: matched_by(number, prefixes.matches(prompt)))
             await other.close()
+        await until(lambda: not any(health.num_others for health in healths(cluster)))
         for turn in range(3):
             events = cluster.runtime.generate(Submit(f"turn {turn}", stem + "and more", SamplingParams()))
             await anext(events)
@@ -428,6 +464,16 @@ def test_other_model_gets_no_requests():
         assert len(cluster.links["b"]) == 1
 
     play(cluster, test())
+
+
+def test_replica_that_cannot_be_connected_to_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reports(_link: MemoryLink) -> AsyncGenerator[list[Report], None]:
+        raise LinkBroken("broke off: no such port")
+        yield []
+
+    monkeypatch.setattr(MemoryLink, "reports", reports)
+    with pytest.raises(ModelNotLoaded, match=r"no replica of the model answered within .*broke off: no such port"):
+        run(Cluster("a", start_s=0.05).runtime.start())
 
 
 def test_no_replica_comes():

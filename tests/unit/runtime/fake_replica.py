@@ -88,6 +88,8 @@ class FakeReplica:
         self.num_looks = 0
         self.accepts: list[int] = []
         """Blocks of every prompt."""
+        self.prompt_tokens = 10
+        """Of every prompt, at least."""
         self.change_error: StokerError | None = None
         self.change_gate = asyncio.Event()
         self.change_gate.set()
@@ -120,7 +122,7 @@ class FakeReplica:
         events = self.open[submit.request_id] = asyncio.Queue()
         try:
             await self.accept_gate.wait()
-            yield Accepted(submit.request_id, max(10, 32 * len(self.accepts)), blocks=self.accepts)
+            yield Accepted(submit.request_id, max(self.prompt_tokens, 32 * len(self.accepts)), blocks=self.accepts)
             while True:
                 event = await events.get()
                 if isinstance(event, StokerError):

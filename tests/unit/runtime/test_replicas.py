@@ -132,9 +132,12 @@ def test_a_conversation_leaves_when_its_home_is_busy():
     stage = Stage(2)
 
     async def test() -> None:
-        running = [stage.ask("a", LONG), stage.ask("b", LONG)]
-        await stage.held("a", "b")
+        running = [stage.ask("a", LONG)]
+        await stage.held("a")
         home = stage.holder("a")
+        await stage.begun(home, "a")
+        running.append(stage.ask("b", LONG))
+        await stage.held("b")
         assert stage.holder("b") is home
         third = stage.ask("c", LONG)
         await stage.held("c")
@@ -144,6 +147,27 @@ def test_a_conversation_leaves_when_its_home_is_busy():
             home.finish(request_id)
         other.finish("c")
         await asyncio.gather(*running, third)
+
+    play(stage, test())
+
+
+def test_cached_prompts_are_little_work_though_the_engine_counts_more_tokens_in_them():
+    stage = Stage(2)
+
+    async def test() -> None:
+        for fake in stage.made:
+            fake.prompt_tokens = len(LONG)  # four times as many as routing expects
+        first = stage.ask("a", LONG)
+        await stage.held("a")
+        home = stage.holder("a")
+        home.finish("a")
+        await first
+        turns = [stage.ask("b", LONG), stage.ask("c", LONG)]
+        for request_id in "bc":
+            await stage.held(request_id)
+            assert stage.holder(request_id) is home
+            home.finish(request_id)
+        await asyncio.gather(*turns)
 
     play(stage, test())
 

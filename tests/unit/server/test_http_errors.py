@@ -251,12 +251,15 @@ def test_health_tells_when_a_model_is_not_ready():
     for path in ("/health", "/v1/health"):
         response = ask(app, "GET", path)
         assert (response.status_code, response.json()["status"]) == (200, "ok")
+    runtime.state = Health(is_ready=True, state="ready", num_restarts=1, last_error="killed")
+    assert "last_error" not in ask(app, "GET", "/health").json()["models"][0], "it is over"
     runtime.state = Health(is_ready=False, state="restarting", num_restarts=2, last_error="killed")
     response = ask(app, "GET", "/health")
     assert response.status_code == 503
     assert "retry-after" in response.headers
     assert response.json()["status"] == "restarting"
-    assert response.json()["models"][0]["num_restarts"] == 2
+    model = response.json()["models"][0]
+    assert (model["num_restarts"], model["last_error"]) == (2, "killed")
     assert "killed" in response.json()["error"]["message"]
 
 

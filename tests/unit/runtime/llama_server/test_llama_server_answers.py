@@ -67,7 +67,7 @@ def test_every_part_of_a_request_has_been_thought_of():
     """Whoever adds one says here what llama-server does with it, and in `docs/llama-server.md` if it cannot."""
     sent = {"prompt", "sampling", "cache_prompt", "text_bias", "parse_special", "outline", "media", "reports_progress"}
     ours = {"request_id", "priority", "client_key", "timeout_s", "echo", "adapters"}
-    not_needed = {"group", "session", "traces", "wants_blocks"}
+    not_needed = {"group", "session", "traces", "wants_blocks", "num_cached"}
     assert {*sent, *ours, *not_needed} == set(Submit.__struct_fields__)
 
 
