@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,15 @@ from anthropic.types.messages import MessageBatch, MessageBatchIndividualRespons
 from pydantic import TypeAdapter
 
 from stoker.engine.protocol import Submit
-from stoker.errors import ModelNotLoaded, Overloaded
+from stoker.errors import InvalidInput, ModelNotLoaded, Overloaded
 from stoker.server.batches import batches as batches_module
 from stoker.server.batches import message_requests, message_routes
 from stoker.server.batches import run as run_module
 from stoker.server.batches import upload as upload_module
 from stoker.server.batches.batches import PRIORITY, WINDOW_S
 from stoker.server.batches.files import OF_A_BATCH, FileStore, owner_tag
+from stoker.server.batches.lines import body_of, read_lines
+from stoker.server.batches.records import MESSAGES_URL
 from tests.unit.runtime.fake_models import live
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 from tests.unit.server.test_batches import Setting, begin, line, serving
@@ -394,8 +399,8 @@ def body(*requests: Any, **fields: Any) -> bytes:
         (b'{"requests": null}', "missing required field `requests`"),
         (b'{"requests": "a"}', "`requests` is not valid: Expected `array"),
         (body(), "`requests` must have at least one request"),
-        (body(*(request(str(number)) for number in range(6))), "`requests` can have 5 requests, not 6"),
-        (body("a"), "`requests[0]` is not valid: Expected `object`"),
+        (body(*(request(str(number)) for number in range(6))), "`requests` can have at most 5 requests"),
+        (body("a"), "`requests` is not valid: Expected `object`, got `str` - at `$[0]`"),
         (body(request("a"), {"custom_id": "b"}), "missing required field `params`"),
         (body({"params": {}}), "missing required field `custom_id`"),
         (body(request("a"), {"custom_id": 1, "params": {}}), "`requests[1].custom_id`: expected `str`"),
@@ -423,6 +428,32 @@ async def test_a_body_that_is_no_batch_is_refused_with_its_place(
         assert (reply.json()["type"], reply.json()["error"]["type"]) == ("error", "invalid_request_error")
         assert says in reply.json()["error"]["message"]
         assert left_in(tmp_path / "f") == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (b'{"requests": [%b0]}' % (b"0," * 200_000), "Expected `object`"),
+        (b'{"requests": [%b{}]}' % (b"{}," * 200_000), "at most 5 requests"),
+        (body(request("a"), x=[[]] * 200_000), "the request body has more than 8192 bytes besides `requests`"),
+        (body(request("a"), **{str(number): 0 for number in range(40_000)}), "8192 bytes besides `requests`"),
+        (body({**request("a"), "x": [[]] * 200_000}), "`requests[0]` has more than 8192 bytes besides `params`"),
+        (body(request("a", **{str(number): 0 for number in range(40_000)}), 0), "Expected `object`"),
+        (body(request("a", **{str(number): 0 for number in range(40_000)})), None),
+    ],
+)
+def test_a_body_takes_little_more_memory_than_its_size(tmp_path: Path, sent: bytes, says: str | None) -> None:
+    (tmp_path / "body").write_bytes(sent)
+    tracemalloc.start()
+    try:
+        with nullcontext() if says is None else pytest.raises(InvalidInput, match=re.escape(says)):
+            message_requests.write_requests(tmp_path / "body", tmp_path / "lines", 5)
+        if says is None:
+            (line,) = read_lines(tmp_path / "lines", endpoint=MESSAGES_URL)
+            body_of(tmp_path / "lines", line)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(sent)
+    finally:
+        tracemalloc.stop()
 
 
 @live
