@@ -34,6 +34,8 @@ from tests.unit.server.test_batches import Setting, begin, line, serving
 from tests.waiting import BOUND_S, until
 
 HEADERS = {"x-api-key": "sk-alice", "anthropic-version": "2023-06-01"}
+LIMITS = ({"limit": "000000001000"}, {"limit": "000000001" + "0" * 4400})
+"""Numbers that are too large only after their first nine digits."""
 URL = "http://test/v1/messages/batches"
 
 
@@ -377,7 +379,7 @@ async def test_batches_are_listed_page_by_page(tmp_path: Path) -> None:
             await client.messages.batches.delete(batch.id)
         page = await client.messages.batches.list()
         assert (page.data, page.first_id, page.last_id, page.has_more) == ([], None, None, False)
-        for wrong in ({"after_id": "msgbatch_x"}, {"before_id": "x"}, {"limit": 0}, {"limit": 1001}):
+        for wrong in ({"after_id": "msgbatch_x"}, {"before_id": "x"}, {"limit": 0}, {"limit": 1001}, *LIMITS):
             (name,) = wrong
             with pytest.raises(anthropic.BadRequestError, match=f"`{name}` must be"):
                 await client.messages.batches.list(**wrong)
@@ -467,6 +469,14 @@ async def test_bodies_of_every_form_are_read(tmp_path: Path) -> None:
             await ended(client_of(setting), made.json()["id"])
             found = await results(client_of(setting), made.json()["id"])
             assert found["a"].type == "succeeded"
+
+
+@live
+async def test_a_model_that_is_no_text_fails_its_request_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        sent = body(request("a"), request("b", model="MODEL")).replace(b"MODEL", b"\xff")
+        made = await http_of(setting).post(URL, content=sent)
+        assert counted(await ended(client_of(setting), made.json()["id"])) == {"succeeded": 1, "errored": 1}
 
 
 async def _in_pieces(data: bytes) -> AsyncIterator[bytes]:

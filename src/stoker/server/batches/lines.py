@@ -158,7 +158,7 @@ def _checked(raw: bytes, offset: int, number: int, name: str, urls: Sequence[str
 def _model(line: _Line) -> str:
     try:
         return msgspec.json.decode(line.body.model, type=str)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # the endpoint refuses it, and this request alone
         return ""
 
 
