@@ -162,7 +162,7 @@ class Batches:
         if batch.status not in ("cancelling", "finalizing"):
             batch = await self._enter(batch, "cancelling")
             task = self._running.get(batch.id)
-            if task is not None:
+            if task is not None and batch.status == "cancelling":
                 task.cancel()
             self._start_next()
         return batch
@@ -217,10 +217,9 @@ class Batches:
         return msgspec.structs.replace(batch, num_completed=num_done - num_failed, num_failed=num_failed)
 
     async def _enter(self, batch: BatchRecord, status: BatchStatus, **changes: object) -> BatchRecord:
-        times = {**batch.times, status: int(self._clock())}
-        found = msgspec.structs.replace(batch, status=status, times=times, **changes)
-        await self._shelf.put(found)
-        return found
+        """Changes the record, whatever has changed it since `batch` was read."""
+        now = int(self._clock())
+        return await self._shelf.update(batch, lambda found: found.entered(status, now, **changes))
 
     def _start_next(self) -> None:
         """Starts waiting batches, the oldest first, at most one of each owner at a time.
