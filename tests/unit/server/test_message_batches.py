@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from stoker.engine.protocol import Submit
 from stoker.errors import InvalidInput, ModelNotLoaded, Overloaded
 from stoker.server.batches import batches as batches_module
-from stoker.server.batches import message_requests, message_routes
+from stoker.server.batches import message_requests, message_results, message_routes
 from stoker.server.batches import run as run_module
 from stoker.server.batches import upload as upload_module
 from stoker.server.batches.batches import PRIORITY, WINDOW_S
@@ -559,6 +559,100 @@ async def test_the_oldest_finished_batches_make_room(tmp_path: Path, monkeypatch
         assert not [name for name in left_in(tmp_path / "f") if made[0].removeprefix("msgbatch_") in name]
 
 
+def failing(num_times: float, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that finds the disk full a number of times."""
+
+    def tried(*args: Any) -> Any:
+        nonlocal num_times
+        num_times -= 1
+        if num_times >= 0:
+            raise OSError(28, "No space left on device")
+        return function(*args)
+
+    return tried
+
+
+@live
+async def test_results_that_the_disk_has_no_room_for_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(message_results, "_write", failing(2, message_results._write))
+    runtime = FakeRuntime(lambda submit: ["ok"])
+    async with serving(tmp_path / "f", runtime) as setting:
+        client = client_of(setting)
+        batch = await client.messages.batches.create(requests=[request("a")])
+        assert counted(await ended(client, batch.id)) == {"succeeded": 1}
+        assert (await results(client, batch.id))["a"].message.content[0].text == "ok"
+        assert len(runtime.submits) == 1
+
+
+@live
+async def test_a_batch_fails_and_leaves_nothing_if_the_disk_has_no_room_for_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(message_results, "_write", failing(float("inf"), message_results._write))
+    async with serving(tmp_path / "f") as setting:
+        client = client_of(setting)
+        batch = await client.messages.batches.create(requests=[request("a")])
+        await until(lambda: setting.files.batches.of()[0].status == "finalizing")
+        setting.now += 2 * WINDOW_S
+        done = await ended(client, batch.id)
+        assert (counted(done), done.results_url) == ({"errored": 1}, None)
+        await until(lambda: left_in(tmp_path / "f") == [f"{batch.id}.json"])
+
+
+@live
+async def test_a_batch_that_failed_keeps_its_error_until_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(batches_module, "run_batch", broken)
+    monkeypatch.setattr(message_results, "_write", failing(1, message_results._write))
+    async with serving(tmp_path / "f") as setting:
+        batch = await client_of(setting).messages.batches.create(requests=[request("a")])
+        assert counted(await ended(client_of(setting), batch.id)) == {"errored": 1}
+        assert (await results(client_of(setting), batch.id))["a"].type == "errored"
+
+
+@live
+async def test_a_batch_ends_although_its_requests_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def kept(*args: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with serving(tmp_path / "f") as setting:
+        client = client_of(setting)
+        monkeypatch.setattr(setting.files, "delete_of_batch", kept)
+        batch = await client.messages.batches.create(requests=[request("a")])
+        await ended(client, batch.id)
+        await until(lambda: not setting.batches._running)
+        assert counted(await client.messages.batches.retrieve(batch.id)) == {"succeeded": 1}
+        await client.messages.batches.delete(batch.id)
+        with pytest.raises(anthropic.NotFoundError):
+            await client.messages.batches.retrieve(batch.id)
+    async with serving(tmp_path / "f"):
+        assert left_in(tmp_path / "f") == []
+
+
+@pytest.mark.parametrize("shelf", ["files", "batches"])
+@live
+async def test_a_batch_that_the_disk_has_no_room_for_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shelf: str
+) -> None:
+    async with serving(tmp_path / "f") as setting:
+        records = setting.files.batches if shelf == "batches" else setting.files._shelf
+        monkeypatch.setattr(records, "_write", failing(1, records._write))
+        reply = await http_of(setting).post(URL, content=body(request("a")))
+        assert (reply.status_code, "the disk takes no more" in reply.text) == (429, True)
+        assert left_in(tmp_path / "f") == []
+
+
 @live
 async def test_requests_may_name_files_of_the_same_key(tmp_path: Path) -> None:
     runtime = FakeRuntime(lambda submit: ["ok"])
@@ -596,6 +690,20 @@ async def test_what_a_kill_left_of_batches_that_are_gone_is_removed(tmp_path: Pa
     store.close()
     async with serving(tmp_path / "f"):
         assert left_in(tmp_path / "f") == []
+
+
+@live
+async def test_what_a_kill_left_of_answers_is_removed(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        batch = await client_of(setting).messages.batches.create(requests=[request("a")])
+        await ended(client_of(setting), batch.id)
+        await until(lambda: not setting.batches._running)
+        kept = set(left_in(tmp_path / "f"))
+    for name in (batch.id, "msgbatch_gone"):
+        for suffix in ("jsonl", "jsonl.lock"):
+            (tmp_path / "f" / "batches" / f"{name}.{suffix}").touch()
+    async with serving(tmp_path / "f"):
+        assert set(left_in(tmp_path / "f")) == kept
 
 
 def test_a_server_without_a_folder_says_how_it_gets_one() -> None:
