@@ -13,6 +13,7 @@ from typing import Any
 
 import anthropic
 import httpx2
+import msgspec
 import openai
 import pytest
 from anthropic.types.messages import MessageBatch, MessageBatchIndividualResponse
@@ -383,6 +384,28 @@ async def test_batches_are_listed_page_by_page(tmp_path: Path) -> None:
             (name,) = wrong
             with pytest.raises(anthropic.BadRequestError, match=f"`{name}` must be"):
                 await client.messages.batches.list(**wrong)
+
+
+@live
+async def test_a_list_goes_on_after_batches_whose_requests_are_stored_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slowly(*args: Any) -> Any:
+        setting.now += 3 * args[-1].endswith("-requests")
+        return await keep(*args)
+
+    async with serving(tmp_path / "f") as setting:
+        keep = setting.files.keep
+        monkeypatch.setattr(setting.files, "keep", slowly)
+        client, made = client_of(setting), list[str]()
+        for name in "abcd":
+            made.insert(0, (await client.messages.batches.create(requests=[request(name)])).id)
+            setting.now -= 2
+            await ended(client, made[0])
+        assert [each.id async for each in client.messages.batches.list(limit=1)] == made
+        for old in setting.files.batches.of():  # as earlier versions noted it: later than in the id
+            await setting.files.batches.put(msgspec.structs.replace(old, created_at=old.created_at + 3))
+        assert [each.id async for each in client.messages.batches.list(limit=1)] == made
 
 
 def body(*requests: Any, **fields: Any) -> bytes:

@@ -96,7 +96,8 @@ class Batches:
         """
         await self.files.get(owner, input_file_id, "input_file_id")
         self.check_vacancy(owner)
-        batch = self._new(f"batch_{uuid.uuid4().hex}", owner, key_name, endpoint, input_file_id)
+        now = int(self._clock())
+        batch = _new(f"batch_{uuid.uuid4().hex}", owner, key_name, endpoint, input_file_id, now)
         return await self._accept(msgspec.structs.replace(batch, metadata=metadata))
 
     async def create_of_messages(self, owner: str, key_name: str, requests: Upload, num_requests: int) -> BatchRecord:
@@ -115,9 +116,10 @@ class Batches:
             ResourceExhausted: the requests or the batch cannot be stored on disk.
         """
         self.check_vacancy(owner)
-        name = f"{int(self._clock()):08x}{uuid.uuid4().hex[8:]}"
+        now = int(self._clock())
+        name = f"{now:08x}{uuid.uuid4().hex[8:]}"
         stored = await self.files.keep(requests, f"{name}.jsonl", OF_A_BATCH, f"file-{name}-requests")
-        batch = self._new(f"msgbatch_{name}", owner, key_name, MESSAGES_URL, stored.id)
+        batch = _new(f"msgbatch_{name}", owner, key_name, MESSAGES_URL, stored.id, now)
         try:
             return await self._accept(msgspec.structs.replace(batch, status="in_progress", num_requests=num_requests))
         except Exception:
@@ -201,22 +203,6 @@ class Batches:
             await asyncio.to_thread(discard_answers, self.files.answers_path(batch))
         except OSError as error:
             logger.warning("files of the batch %s cannot be deleted: %s", batch.id, error.strerror)
-
-    def _new(self, batch_id: str, owner: str, key_name: str, endpoint: str, input_file_id: str) -> BatchRecord:
-        now = int(self._clock())
-        return BatchRecord(
-            id=batch_id,
-            owner=owner,
-            key_name=key_name,
-            endpoint=endpoint,
-            input_file_id=input_file_id,
-            completion_window="24h",
-            metadata=None,
-            status="validating",
-            created_at=now,
-            expires_at=now + WINDOW_S,
-            times={"validating": now},
-        )
 
     async def _accept(self, batch: BatchRecord) -> BatchRecord:
         own = self.all_of(batch.owner, is_of_messages=batch.is_of_messages)
@@ -334,6 +320,22 @@ class Batches:
         if batch.is_of_messages:
             return await write_results(self.files, batch, end, faults)
         return await write_outputs(self.files, batch)
+
+
+def _new(batch_id: str, owner: str, key_name: str, endpoint: str, input_file_id: str, now: int) -> BatchRecord:
+    return BatchRecord(
+        id=batch_id,
+        owner=owner,
+        key_name=key_name,
+        endpoint=endpoint,
+        input_file_id=input_file_id,
+        completion_window="24h",
+        metadata=None,
+        status="validating",
+        created_at=now,
+        expires_at=now + WINDOW_S,
+        times={"validating": now},
+    )
 
 
 def _fault(batch: BatchRecord, error: Exception) -> BatchFault:
