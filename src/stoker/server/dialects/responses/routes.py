@@ -133,7 +133,7 @@ async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStre
 async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     wire = call.body
     asked = await _understand(call)
-    _check_kept(wire, asked.store)
+    _check_kept(wire, asked)
     caller = call.caller("resp", "_")
     generating = await _generating(call, asked, caller)
     response = new_response(wire, generating, asked.served.model_id, int(time.time()))
@@ -234,14 +234,21 @@ async def _generating(call: Call[ResponsesRequest], asked: _Asked, caller: Calle
     return await call.off_loop(compaction_request, conversation, wire.model, runtime, caller, call.config)
 
 
-def _check_kept(wire: ResponsesRequest, store: ResponseStore) -> None:
-    """Raises UnsupportedParameter if the request needs stored responses and this server stores none."""
+def _check_kept(wire: ResponsesRequest, asked: _Asked) -> None:
+    """Checks that the server can store what the request wants to be stored.
+
+    Raises:
+        UnsupportedParameter: the request needs stored responses, and this server stores none.
+        InvalidInput: the input would make the stored conversation too large.
+    """
     for name, is_asked in (("store", wire.store), ("background", wire.background)):
-        if is_asked and store.is_off:
+        if is_asked and asked.store.is_off:
             message = (
                 f"`{name}`: this server stores no responses (`max_stored_responses` is 0, or it has several fronts)"
             )
             raise UnsupportedParameter(message, parameter=name)
+    if asked.conversation_id is not None:
+        asked.conversations.check_room(asked.owner, asked.conversation_id, asked.added)
 
 
 def _earlier(store: ResponseStore, owner: str, response_id: str | None) -> tuple[Message, ...]:
