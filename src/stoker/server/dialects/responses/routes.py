@@ -22,6 +22,7 @@ from stoker.server.dialects.responses.compaction import (
     CompactionWriter,
     SummaryWriter,
     compaction_request,
+    triggered_request,
 )
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.event_log import EventLog
@@ -55,6 +56,7 @@ from stoker.server.errors import error_event, internal_error_body, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.observe.bug_log import log_bug
 from stoker.server.remote_files.messages import resolve_files
+from stoker.server.request.fields import GenerationFields
 from stoker.server.request.request import Caller
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
@@ -114,7 +116,8 @@ async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStre
     asked, caller = await _understand(call, is_input_optional=True), call.caller("resp", "_")
     runtime = asked.served.runtime
     conversation = asked_conversation(call.body, asked.messages)
-    generating = await call.off_loop(compaction_request, conversation, call.body.model, runtime, caller, call.config)
+    fields = GenerationFields(model=call.body.model)
+    generating = await call.off_loop(compaction_request, conversation, fields, runtime, caller, call.config)
     writer = CompactionWriter(caller.reply_id, int(time.time()), asked.messages, runtime.card.context_size)
     return await answer(Asked(call.request, call.config, asked.served, generating), lambda _: writer, is_stream=False)
 
@@ -227,11 +230,8 @@ async def _understand(
 
 
 async def _generating(call: Call[ResponsesRequest], asked: _Asked, caller: Caller) -> GenerationRequest:
-    wire, runtime = call.body, asked.served.runtime
-    if not wants_summary(wire):
-        return await call.off_loop(response_request, wire, asked.messages, runtime, caller, call.config)
-    conversation = asked_conversation(wire, asked.messages)
-    return await call.off_loop(compaction_request, conversation, wire.model, runtime, caller, call.config)
+    understand = triggered_request if wants_summary(call.body) else response_request
+    return await call.off_loop(understand, call.body, asked.messages, asked.served.runtime, caller, call.config)
 
 
 def _check_kept(wire: ResponsesRequest, asked: _Asked) -> None:
