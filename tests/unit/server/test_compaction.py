@@ -109,6 +109,18 @@ def test_a_whole_conversation_with_a_summary_is_shown_as_if_it_was_left_out(kind
     assert seen(runtime) == [*kept, ("user", f"{SHOWN}New."), ("assistant", "A")]
 
 
+def test_system_prompts_are_left_out_of_the_output_and_stay_in_a_whole_conversation():
+    app = make_app(runtime := summing_up())
+    talk = [{"role": "system", "content": "S"}, *TALK]
+    output = compact(app, input=talk)["output"]
+    create(app, input=output)
+    assert {role for role, _ in seen(runtime)} == {"user"}
+    create(app, input=[*talk, output[-1]])
+    assert seen(runtime)[:2] == [("system", "S"), ("developer", "Be brief.")]
+    create(app, input=output, instructions="S")
+    assert seen(runtime)[0] == ("system", "S")
+
+
 def test_a_summary_is_summarized_again_and_is_no_message_of_the_user():
     app = make_app(runtime := summing_up())
     first = compact(app, input=TALK)["output"]
