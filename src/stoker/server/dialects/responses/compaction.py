@@ -2,8 +2,8 @@
 
     user, assistant, tool, assistant, user, … ──► user, user, …, compaction
 
-The next request sends these items, or the whole conversation with the item `compaction` at the end, see `summaries`. Only
-in the second case does the model still see the messages of the roles `system` and `developer`.
+The next request sends these items, or the whole conversation with the item `compaction` at the end, see `summaries`.
+Only in the second case does the model still see the messages of the roles `system` and `developer`.
 """
 
 from __future__ import annotations
