@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -48,6 +49,8 @@ _NOT_SETTINGS = frozenset(
 )
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
+_OF_KUBERNETES = re.compile(r"(tcp|udp|sctp)://")
+"""Value of the variable `STOKER_PORT` that Kubernetes sets for a service with the name `stoker`."""
 _SURELY_MEANT = 0.92
 """Similarity of names above which one is a misspelling of the other."""
 _OTHER_VARIABLES = frozenset(
@@ -240,7 +243,7 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
     for section in _SECTIONS:
         for key, hint in setting_keys(section).items():
             text = environ.get(variable := _PREFIX + key.upper(), "")
-            if text:
+            if text and not _OF_KUBERNETES.match(text):
                 value = _checked(text, hint, f"environment variable {variable}", key, is_text=True)
                 layer.setdefault(section, {})[key] = (value, f"environment {variable}")
     return layer
@@ -367,4 +370,5 @@ def _settings(sections: Mapping[str, Mapping[str, tuple[object, str]]]) -> Itera
 def _unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     known = {_PREFIX + key.upper() for section in _SECTIONS for key in setting_keys(section)} | _OTHER_VARIABLES
     unknown = sorted(name for name in environ if name.startswith(_PREFIX) and name not in known)
-    return {name: next(iter(get_close_matches(name, known, n=1, cutoff=_SURELY_MEANT)), "") for name in unknown}
+    likely = known - {"STOKER_MODELS"}  # a table, which only the file can have
+    return {name: next(iter(get_close_matches(name, likely, n=1, cutoff=_SURELY_MEANT)), "") for name in unknown}

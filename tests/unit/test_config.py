@@ -90,8 +90,13 @@ def test_an_empty_variable_is_not_given() -> None:
 
 def test_variables_that_mean_nothing_are_listed() -> None:
     environ = {"STOKER_CTXSIZE": "1", "STOKER_SERVICE_HOST": "x", "STOKER_CACHE_DIR": "/x", "OTHER": "1"}
-    ignored = load_config(environ={**environ, "STOKER_PACKED_DIR": "/y"}).ignored_variables
-    assert ignored == {"STOKER_CTXSIZE": "STOKER_CTX_SIZE", "STOKER_SERVICE_HOST": ""}
+    ignored = load_config(environ={**environ, "STOKER_PACKED_DIR": "/y", "STOKER_MODEL": "m"}).ignored_variables
+    assert ignored == {"STOKER_CTXSIZE": "STOKER_CTX_SIZE", "STOKER_MODEL": "", "STOKER_SERVICE_HOST": ""}
+
+
+def test_address_that_kubernetes_gives_for_a_service_called_stoker_is_no_port() -> None:
+    config = load_config(environ={"STOKER_PORT": "tcp://10.0.0.1:8080", "STOKER_PORT_8080_TCP": "tcp://10.0.0.1:8080"})
+    assert origin(config, "port") == "default"
 
 
 def test_setting_outside_of_its_section_is_told_where_it_belongs(tmp_path: Path) -> None:

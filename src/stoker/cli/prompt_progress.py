@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ def after_prompt(stream: TextStream, parts: Iterable[T]) -> Iterator[T]:
     has_begun = threading.Event()
     line = threading.Thread(target=_draw, args=(stream, has_begun), name="prompt progress", daemon=True)
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        line.start()
+        with suppress(RuntimeError):  # no thread can be started
+            line.start()
     try:
         for part in parts:
             _end(line, has_begun)
@@ -39,7 +42,9 @@ def _draw(stream: TextStream, has_begun: threading.Event) -> None:
     while not has_begun.wait(_EVERY_S):
         if (progress := stream.prompt_progress) is not None:
             computed, total = progress
-            print(f"{_ERASE}reading the prompt: {computed} of {total} tokens", end="", file=sys.stderr, flush=True)
+            text = f"reading the prompt: {computed} of {total} tokens"
+            row = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be erased
+            print(f"{_ERASE}{row}", end="", file=sys.stderr, flush=True)
             is_shown = True
     if is_shown:
         print(_ERASE, end="", file=sys.stderr, flush=True)

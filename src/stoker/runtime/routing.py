@@ -64,7 +64,7 @@ def size_of(prompt: PlacedPrompt) -> int:
 
 def _size(part: int | str | Span) -> int:
     if isinstance(part, str):
-        return len(part)
+        return len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass"))
     return TOKEN_BYTES * (part.length if isinstance(part, Span) else 1)
 
 

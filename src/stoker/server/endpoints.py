@@ -73,6 +73,14 @@ AZURE_ENDPOINTS: tuple[tuple[str, str], ...] = tuple(
 )
 """Method and path of the endpoints that Azure's paths reach too: those of OpenAI's API, and none of administration."""
 
+OTHER_ENDPOINTS: tuple[tuple[str, str], ...] = tuple(
+    (endpoint.method, path)
+    for endpoint in ENDPOINTS
+    if (endpoint.method, endpoint.path) not in AZURE_ENDPOINTS
+    for path in endpoint.paths
+)
+"""Method and path of all other endpoints."""
+
 
 @cache
 def _document() -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.backends.native import huge_pages
 from stoker.backends.native.huge_pages import (
     forget_small_pages,
     lies_in_small_pages,
@@ -85,6 +86,27 @@ def test_a_file_in_huge_pages_stays_in_the_page_cache(file: int, monkeypatch: py
     dropped = _drops(monkeypatch)
     read_in_huge_pages(file)
     assert dropped == []
+
+
+def test_what_is_behind_the_measured_part_is_dropped_only_if_it_is_in_small_pages(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huge_pages, "_READ_BYTES", 8 << 20)
+    dropped = _drops(monkeypatch)
+    for end in (8, 24):
+        forget_small_pages(file)
+        _read_in_small_pages(file, 0, end)
+        read_in_huge_pages(file)
+    assert dropped == [0, 0, 0, 0, 8 << 20]
+
+
+def test_an_interrupted_check_raises_the_interrupt(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(huge_pages, "_huge_kib", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        read_in_huge_pages(file)
 
 
 def test_small_pages_that_a_process_has_mapped_stay(file: int, monkeypatch: pytest.MonkeyPatch) -> None:

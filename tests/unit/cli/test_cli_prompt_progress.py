@@ -54,6 +54,14 @@ def test_line_is_erased_if_the_answer_is_stopped_before_it_begins(monkeypatch: p
     assert "".join(written).endswith("\r\x1b[K")
 
 
+def test_line_fits_into_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "20")
+    stream: Any = SimpleNamespace(prompt_progress=(256, 6040))
+    assert list(after_prompt(stream, answer_after(written, "reading the prompt:"))) == ["first", "second"]
+    assert {len(row) for row in "".join(written).split("\r\x1b[K")} == {0, 19}
+
+
 def test_nothing_is_shown_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     written = terminal(monkeypatch)
 

@@ -71,6 +71,15 @@ def test_what_was_sent_is_matched_block_by_block():
     assert not affinity._sent.get(1)
 
 
+def test_only_the_common_beginning_is_matched_where_a_character_has_several_bytes():
+    affinity = Affinity()
+    shared, mine, another = ("前" * 1024, "我" * 2048, "他" * 2048)
+    affinity.note(0, beginning_of(shared + mine))
+    affinity.note(1, beginning_of(shared + another))
+    asked = beginning_of(shared + mine)
+    assert [matched(affinity, replica, asked) for replica in (0, 1)] == [36 * BLOCK_TOKENS, 12 * BLOCK_TOKENS]
+
+
 def test_the_last_token_is_never_cached():
     affinity = Affinity()
     whole = Beginning((b"k",), BLOCK_TOKENS)

@@ -97,7 +97,13 @@ def test_an_unknown_deployment_is_404_as_in_openais_api():
         ("POST", "/openaix/v1/chat/completions"),
         ("POST", "/openai/v1/v1/chat/completions"),
         ("POST", "/openai/openai/chat/completions"),
-        ("PUT", "/openai/v1/chat/completions"),
+        ("POST", "/openai/models/load"),
+        ("POST", "/openai/v1/models/load/"),
+        ("POST", "/openai/deployments/tiny/models/load"),
+        ("POST", "/openai/deployments/tiny/models/lo%61d"),
+        ("POST", "/openai/deployments/tiny/models/load%0A"),
+        ("POST", "/openai/deployments/a/b/models/unload"),
+        ("PUT", "/openai/v1/nothing"),
         ("GET", "/openai/v1/health"),
         ("GET", "/openai/ui/app.js"),
         ("POST", "/openai/v1/messages"),
@@ -108,6 +114,30 @@ def test_other_paths_stay_unknown(method: str, path: str):
     reply = ask(make_app(FakeRuntime()), method, path, json={**CHAT, "max_tokens": 1})
     assert reply.status_code == 404
     assert reply.json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/openai/v1/chat/completions", "POST"),
+        ("GET", "/openai/deployments/tiny/chat/completions", "POST"),
+        ("HEAD", "/openai/deployments/org%2Fmodel/chat/completions", "POST"),
+        ("DELETE", "/openai/deployments/org/model/embeddings", "POST"),
+        ("POST", "/openai/models/tiny", "GET, HEAD"),
+        ("DELETE", "/openai/models", "GET, HEAD"),
+        ("OPTIONS", "/openai/models", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_method_is_405_and_the_right_ones_are_named(method: str, path: str, allowed: str):
+    runtime = FakeRuntime()
+    reply = ask(make_app(runtime), method, path, json=CHAT)
+    assert (reply.status_code, ", ".join(sorted(reply.headers["allow"].split(", ")))) == (405, allowed)
+    assert runtime.submits == []
+
+
+@pytest.mark.parametrize("path", ["/openai/models", "/openai/v1/models/tiny", "/openai/deployments/tiny/models"])
+def test_the_head_of_a_list_is_answered_as_in_openais_api(path: str):
+    assert ask(make_app(FakeRuntime()), "HEAD", path).status_code == 200
 
 
 def test_a_stream_is_one_too():

@@ -112,6 +112,21 @@ async def test_a_batch_is_answered_and_what_failed_lies_beside_it(tmp_path: Path
 
 
 @live
+async def test_azures_clients_leave_out_v1(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=setting.app))
+        client = openai.AsyncAzureOpenAI(
+            api_key="sk-alice", azure_endpoint="http://test", api_version="2024-10-21", http_client=http, max_retries=0
+        )
+        short = line("a").replace(b"/v1/", b"/")
+        done = await ended(client, (await begin(client, short, line("b"), endpoint="/completions")).id)
+        assert (done.status, done.endpoint) == ("completed", "/v1/completions")
+        assert set(await answers(client, done.output_file_id)) == {"a", "b"}
+        with pytest.raises(openai.BadRequestError, match="`endpoint` must be one of"):
+            await begin(client, short, endpoint="/messages")
+
+
+@live
 async def test_files_are_kept_listed_and_deleted(tmp_path: Path) -> None:
     content = bytes(range(256)) * 9000
     async with serving(tmp_path / "f") as setting:

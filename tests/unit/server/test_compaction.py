@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from starlette.types import ASGIApp
 
+from stoker.core.params import SamplingParams
 from stoker.engine.protocol import Usage
+from stoker.engine.question_messages import AdapterChoice
 from stoker.server.dialects.responses.sealing import sealed, sealed_summary
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
@@ -105,6 +107,18 @@ def test_a_whole_conversation_with_a_summary_is_shown_as_if_it_was_left_out(kind
     create(app, input=[*TALK[:4], old, *TALK[4:], new, {"role": "assistant", "content": "A"}, CALL])
     kept = [("developer", "Be brief."), ("user", "One."), ("user", "Three.\nFour.")]
     assert seen(runtime) == [*kept, ("user", f"{SHOWN}New."), ("assistant", "A")]
+
+
+def test_system_prompts_are_left_out_of_the_output_and_stay_in_a_whole_conversation():
+    app = make_app(runtime := summing_up())
+    talk = [{"role": "system", "content": "S"}, *TALK]
+    output = compact(app, input=talk)["output"]
+    create(app, input=output)
+    assert {role for role, _ in seen(runtime)} == {"user"}
+    create(app, input=[*talk, output[-1]])
+    assert seen(runtime)[:2] == [("system", "S"), ("developer", "Be brief.")]
+    create(app, input=output, instructions="S")
+    assert seen(runtime)[0] == ("system", "S")
 
 
 def test_a_summary_is_summarized_again_and_is_no_message_of_the_user():
@@ -271,3 +285,51 @@ def test_a_summary_can_be_written_in_the_background():
     while (found := ask(app, "GET", path).json())["status"] in ("queued", "in_progress"):
         pass
     assert [item["type"] for item in found["output"]] == ["compaction"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 101},
+        {"background": True, "store": False},
+        {"max_output_tokens": 5, "max_tokens": 6},
+        {"top_logprobs": 10_000},
+        {"logit_bias": {"a": True}},
+        {"logit_bias": {"a" * 70_000: 1}},
+        {"text": {"format": {"type": "nonsense"}}},
+        {"timeout": -1},
+        {"priority": 2**40},
+        {"session_id": "x" * 10_000},
+    ],
+)
+def test_a_request_with_a_trigger_is_checked_like_others(fields: dict[str, Any]):
+    app = make_app(runtime := summing_up())
+    with_trigger, without = (
+        ask(app, "POST", "/v1/responses", json={"input": [TALK[1], *trigger], **fields}) for trigger in ([TRIGGER], [])
+    )
+    assert (with_trigger.status_code, with_trigger.json()) == (400, without.json())
+    assert runtime.submits == []
+
+
+def test_a_summary_is_computed_for_the_client_that_asks_and_fields_without_effect_are_listed():
+    app = make_app(runtime := summing_up())
+    asked = {"cache_prompt": False, "timeout": 7, "priority": -3, "session_id": "s", "user": "anna", "lora": "a"}
+    unused = {
+        "temperature": 0.5,
+        "max_output_tokens": 5,
+        "logit_bias": {"a": -1},
+        "top_logprobs": 1,
+        "include": [],
+        "parallel_tool_calls": False,
+    }
+    text = {"format": {"type": "json_object"}}
+    body = {"input": [*TALK, TRIGGER], "text": text, **asked, **unused}
+    reply = ask(app, "POST", "/v1/responses", json=body)
+    assert [item["type"] for item in reply.json()["output"]] == ["compaction"]
+    assert set(reply.headers["x-stoker-ignored"].split(", ")) == {*unused, "text.format"}
+    (submit,) = runtime.submits
+    assert (submit.cache_prompt, submit.timeout_s, submit.priority, submit.client_key) == (False, 7, -3, "anna")
+    assert submit.adapters == [AdapterChoice(name="a")]
+    assert submit.session is not None
+    assert (submit.sampling, submit.text_bias) == (SamplingParams(max_tokens=8192), {})
+    assert submit.outline is None or submit.outline.grammar is None

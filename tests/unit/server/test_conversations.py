@@ -281,7 +281,7 @@ def test_all_that_a_conversation_has_counts():
         Message(role="assistant", tool_calls=(call,)),
         Message(role="tool", extra={"client_result": {"output": [{"stdout": "x" * 20_000}]}}),
     ):
-        with pytest.raises(InvalidInput, match="larger than this server stores"):
+        with pytest.raises(InvalidInput, match="would be larger than this server stores"):
             conversations.create(ME, {}, (message,))
     kept = conversations.create(ME, {}, (Message(role="user", content="x" * 4_000),)).conversation_id
     conversations.add(ME, kept, (Message(role="user", content="x"),))
@@ -292,18 +292,40 @@ def test_all_that_a_conversation_has_counts():
     assert len(store) == 0
 
 
-def test_the_largest_conversation_is_not_kept_and_others_are():
+def test_a_conversation_that_would_be_too_large_stays_as_it_was(caplog: pytest.LogCaptureFixture):
     store = ResponseStore(ServerConfig(max_stored_bytes=20_000))
     conversations = Conversations(store.shelf)
     grown = conversations.create(ME, {}, ()).conversation_id
     for _ in range(7):
         conversations.add(ME, grown, (Message(role="user", content="x" * 1_000),))
-    with pytest.raises(InvalidInput, match="larger than this server stores"):
+    with pytest.raises(InvalidInput, match="would be larger than this server stores"):
         conversations.add(ME, grown, (Message(role="user", content="x" * 2_000),))
     assert there(conversations, grown) == [True], "it stays as it was"
+    before = conversations.get(ME, grown)
     conversations.answered(ME, grown, (Message(role="user", content="x" * 10_000),), response("resp_a"))
-    assert there(conversations, grown) == [False], "a turn that is missing would be worse"
+    assert conversations.get(ME, grown) is before
+    assert "resp_a and its input are not added" in caplog.text
+    with pytest.raises(InvalidInput, match="`metadata`: the conversation would be larger") as refused:
+        conversations.describe(ME, grown, {str(n): "x" * 512 for n in range(16)})
+    assert refused.value.fields["parameter"] == "metadata"
+    assert conversations.get(ME, grown) is before
     assert there(conversations, conversations.create(ME, {}, ()).conversation_id) == [True]
+
+
+def test_input_that_does_not_fit_is_refused_before_an_answer_is_computed():
+    runtime = FakeRuntime(lambda submit: ["A" * 9_000, {"text": "", "finish_reason": "stop"}])
+    app = make_app(runtime, max_stored_bytes=20_000)
+    conversation_id = begin(app, USER)
+    body = {"conversation": conversation_id, "input": "x" * 10_000, "store": False}
+    for fields in ({}, {"stream": True}, {"background": True, "store": True}):
+        reply = ask(app, "POST", "/v1/responses", json={**body, **fields})
+        assert said(reply) == (400, "invalid_input", "input")
+    assert runtime.submits == []
+    assert ask(app, "POST", "/v1/responses/input_tokens", json=body | {"store": None}).status_code == 200, (
+        "adds nothing"
+    )
+    assert create(app, **body | {"input": "x" * 2_000})["status"] == "completed"
+    assert texts(items(app, conversation_id)) == ["one"], "the answer does not fit"
 
 
 def test_a_conversation_that_changes_counts_once_and_is_the_last_to_leave():

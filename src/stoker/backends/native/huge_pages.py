@@ -64,9 +64,7 @@ def read_in_huge_pages(file: int) -> None:
     Ends at the first piece that reading again does not improve: a process has mapped it, memory is fragmented, or the
     file system has no huge pages. So a call reads at most one piece in vain.
     """
-    with _mapped(file, 0, 0) as memory:
-        is_small = lies_in_small_pages(memory)
-    if not is_small:
+    if not lies_in_small_pages(_mapped(file, 0, 0)):
         return
     size = os.fstat(file).st_size
     for start in range(0, min(size, _READ_BYTES), _PIECE_BYTES):
@@ -76,18 +74,19 @@ def read_in_huge_pages(file: int) -> None:
             forget_small_pages(file, *part)
             if _share_of(file, *part) <= before:
                 return
-    forget_small_pages(file, _READ_BYTES)  # what is after the end of the part that was read
+    if size > _READ_BYTES and _share_of(file, _READ_BYTES, min(_PIECE_BYTES, size - _READ_BYTES)) < _ENOUGH:
+        forget_small_pages(file, _READ_BYTES)  # the rest, of which only this piece is measured
 
 
 def _mapped(file: int, start: int, num_bytes: int) -> mmap.mmap:
+    """A mapping that ends with its last reference. The traceback of Ctrl-C may have one, so `close` could fail."""
     memory = mmap.mmap(file, num_bytes, access=mmap.ACCESS_READ, offset=start)
     prefer_huge_pages(memory)
     return memory
 
 
 def _share_of(file: int, start: int, num_bytes: int) -> float:
-    with _mapped(file, start, num_bytes) as memory:
-        return measured_share(memory)
+    return measured_share(_mapped(file, start, num_bytes))
 
 
 def measured_share(memory: mmap.mmap, smaps: Path = _SMAPS) -> float:

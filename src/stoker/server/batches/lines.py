@@ -98,6 +98,11 @@ def read_lines(
     return sorted(lines, key=lambda line: (line.model, line.url, line.prefix))
 
 
+def full_url(url: str) -> str:
+    """The URL of an endpoint with `/v1` at its beginning, which Azure's clients leave out."""
+    return url if url.startswith("/v1/") else f"/v1{url}"
+
+
 def body_of(path: Path, line: BatchLine) -> bytes:
     """The JSON body of a line.
 
@@ -147,12 +152,13 @@ def _checked(raw: bytes, offset: int, number: int, name: str, urls: Sequence[str
         _refuse(name, number, str(error))
     except RecursionError:
         _refuse(name, number, "it is nested too deeply")
-    if line.method != "POST" or line.url not in urls:
+    url = full_url(line.url)
+    if line.method != "POST" or url not in urls:
         _refuse(name, number, f"{line.method} {line.url} is none of POST {', '.join(urls)}")
     for field, reason in unsuited(line.body):
         _refuse(name, number, f"`{field}` must be left out: {reason}")
     prefix = b"".join(bytes(getattr(line.body, name))[:_PREFIX_BYTES] for name in _PROMPTS)
-    return BatchLine(line.custom_id, line.url, _model(line), prefix[:_PREFIX_BYTES], offset, len(raw))
+    return BatchLine(line.custom_id, url, _model(line), prefix[:_PREFIX_BYTES], offset, len(raw))
 
 
 def _model(line: _Line) -> str:

@@ -18,7 +18,7 @@ from stoker.server.batches.anthropic_files import (
 )
 from stoker.server.batches.batches import Batches
 from stoker.server.batches.files import Upload, owner_tag
-from stoker.server.batches.lines import URLS
+from stoker.server.batches.lines import URLS, full_url
 from stoker.server.batches.records import BatchRecord, FileRecord
 from stoker.server.batches.types import (
     BATCH_FIELDS,
@@ -139,13 +139,14 @@ async def delete_file(call: Call[None]) -> Response:
 )
 async def create_batch(call: Call[BatchRequest]) -> Response:
     batches, wire = batches_of(call), call.body
-    if wire.endpoint not in URLS:
+    endpoint = full_url(wire.endpoint)
+    if endpoint not in URLS:
         raise InvalidInput(f"`endpoint` must be one of {', '.join(URLS)}", parameter="endpoint")
     if wire.completion_window != "24h":
         raise InvalidInput('`completion_window` must be "24h"', parameter="completion_window")
     _check_metadata(wire.metadata or {})
     key_name = account_of(call.request.scope).key_name
-    batch = await batches.create(owner_of_call(call), key_name, wire.endpoint, wire.input_file_id, wire.metadata)
+    batch = await batches.create(owner_of_call(call), key_name, endpoint, wire.input_file_id, wire.metadata)
     return json_response(batch_of(batch))
 
 

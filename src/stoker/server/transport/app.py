@@ -20,7 +20,7 @@ from stoker.server.azure import AzurePaths
 from stoker.server.batches.batches import BatchBorder, Batches
 from stoker.server.batches.files import FileStore
 from stoker.server.config import ServerConfig
-from stoker.server.endpoints import AZURE_ENDPOINTS, ROUTERS
+from stoker.server.endpoints import AZURE_ENDPOINTS, OTHER_ENDPOINTS, ROUTERS
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
 from stoker.server.leasing import LeaseBorder
 from stoker.server.observe.response_counts import ResponseCounts
@@ -65,7 +65,7 @@ def create_app(
         if isinstance(part, Batches):
             part.serve_with(RequestBorder(BatchBorder(app), config, ResponseCounts()))
     app = CrossOrigin(AccessControl(app, config, keys or ApiKeys(config)), config)
-    app = AzurePaths(app if spans is None else Tracing(app, spans), AZURE_ENDPOINTS)
+    app = AzurePaths(app if spans is None else Tracing(app, spans), AZURE_ENDPOINTS, OTHER_ENDPOINTS)
     return RequestBorder(app, config, counts)
 
 

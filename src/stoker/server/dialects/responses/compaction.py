@@ -2,8 +2,8 @@
 
     user, assistant, tool, assistant, user, … ──► user, user, …, compaction
 
-The next request sends these items, or the whole conversation with the item `compaction` at the end: the model sees the
-same, see `summaries`.
+The next request sends these items, or the whole conversation with the item `compaction` at the end, see `summaries`.
+Only in the second case does the model still see the messages of the roles `system` and `developer`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.input_items import item_of, item_parts
 from stoker.server.dialects.responses.input_types import InputMessage
 from stoker.server.dialects.responses.reasoning_types import Compaction
+from stoker.server.dialects.responses.requests import asked_conversation, summary_fields
 from stoker.server.dialects.responses.sealing import sealed_summary
 from stoker.server.dialects.responses.summaries import summary_of
-from stoker.server.dialects.responses.types import CompactingEvent, Event, OutputItemEvent, Response, ResponseUsage
+from stoker.server.dialects.responses.types import (
+    CompactingEvent,
+    Event,
+    OutputItemEvent,
+    Response,
+    ResponsesRequest,
+    ResponseUsage,
+)
 from stoker.server.dialects.responses.writer import ResponseWriter, usage_of
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.fields import GenerationFields
@@ -61,19 +69,19 @@ class CompactedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compaction_request(
-    asked: Conversation, model: str | None, runtime: Runtime, caller: Caller, config: ServerConfig
+    asked: Conversation, fields: GenerationFields, runtime: Runtime, caller: Caller, config: ServerConfig
 ) -> GenerationRequest:
     """The generation of the summary of a conversation. Its prompt begins like the prompts of the conversation.
 
     Args:
         asked: the conversation, with its instructions and tools.
-        model: name of the model in the request.
+        fields: the fields of the request that apply to a summary.
         runtime: runtime of the model.
         caller: the client.
         config: the settings of the server.
 
     Raises:
-        InvalidInput: the chat template refused the messages.
+        InvalidInput: a field is invalid, or the chat template refused the messages.
     """
     asked = replace(
         asked,
@@ -83,7 +91,14 @@ def compaction_request(
     )
     plan = planned(recalled(asked, caller.thoughts), runtime)
     sampling = SamplingParams(max_tokens=_MAX_TOKENS)
-    return generation_request(GenerationFields(model=model), [plan.prompt], sampling, caller, config, plan=plan)
+    return generation_request(fields, [plan.prompt], sampling, caller, config, plan=plan)
+
+
+def triggered_request(
+    wire: ResponsesRequest, messages: Sequence[Message], runtime: Runtime, caller: Caller, config: ServerConfig
+) -> GenerationRequest:
+    """The generation of the summary that a request with a `compaction_trigger` asks for; see `response_request`."""
+    return compaction_request(asked_conversation(wire, messages), summary_fields(wire), runtime, caller, config)
 
 
 class CompactionWriter(Writer):

@@ -5,6 +5,7 @@ Each conversation belongs to an owner, see `access.control.owner_of`. Other owne
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from stoker.server.dialects.responses.shelf import Shelf, bytes_of
 from stoker.server.dialects.responses.store import answer_of
 from stoker.server.dialects.responses.types import OutputItem, Response
 from stoker.text.messages import Message
+
+_log = logging.getLogger(__name__)
 
 _PREFIX = "conv_"
 _MAX_PAIRS, _MAX_NAME, _MAX_VALUE = 16, 64, 512
@@ -130,7 +133,7 @@ class Conversations:
         made = StoredConversation(
             conversation_id=f"{_PREFIX}{uuid.uuid4().hex}", created_at=int(self._now()), metadata=metadata
         )
-        return self._keep_checked(owner, made.with_messages(messages))
+        return self._keep(owner, made.with_messages(messages), "items")
 
     def get(self, owner: str, conversation_id: str, parameter: str = "conversation_id") -> StoredConversation:
         """A conversation as it is now.
@@ -149,10 +152,10 @@ class Conversations:
 
         Raises:
             ConversationNotFound: see `get`.
-            InvalidInput: the metadata are too large.
+            InvalidInput: the metadata or the conversation with them are too large; it stays as it was.
         """
         _check(metadata)
-        return self._keep(owner, replace(self.get(owner, conversation_id), metadata=metadata))
+        return self._keep(owner, replace(self.get(owner, conversation_id), metadata=metadata), "metadata")
 
     def add(self, owner: str, conversation_id: str, messages: Sequence[Message]) -> tuple[Entry, ...]:
         """Adds messages to a conversation, and returns their items.
@@ -162,13 +165,33 @@ class Conversations:
             InvalidInput: the conversation would be too large; it stays as it was.
         """
         before = self.get(owner, conversation_id)
-        return self._keep_checked(owner, before.with_messages(messages)).entries[len(before.parts) :]
+        return self._keep(owner, before.with_messages(messages), "items").entries[len(before.parts) :]
+
+    def check_room(self, owner: str, conversation_id: str, messages: Sequence[Message]) -> None:
+        """Checks that the input of a response can be added to a conversation.
+
+        Raises:
+            ConversationNotFound: see `get`.
+            InvalidInput: the conversation would be too large.
+        """
+        if not self._shelf.has_room(self.get(owner, conversation_id, "conversation").with_messages(messages)):
+            raise _too_large("input")
 
     def answered(self, owner: str, conversation_id: str, messages: Sequence[Message], response: Response) -> None:
-        """Adds the input and the output of a response; does nothing if the conversation was deleted in the meantime."""
+        """Adds the input and the output of a response; does nothing if the conversation was deleted in the meantime.
+
+        A conversation that would be too large stays as it was, and a warning is logged.
+        """
         found = self._shelf.get((owner, conversation_id))
-        if isinstance(found, StoredConversation):
-            self._keep(owner, found.with_messages(messages).with_output(response.id, response.output))
+        if not isinstance(found, StoredConversation):
+            return
+        longer = found.with_messages(messages).with_output(response.id, response.output)
+        if not self._shelf.put((owner, conversation_id), longer):
+            _log.warning(
+                "%s and its input are not added to %s, which would be larger than `max_stored_bytes`",
+                response.id,
+                conversation_id,
+            )
 
     def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
         """Deletes an item of a conversation.
@@ -179,7 +202,7 @@ class Conversations:
         before = self.get(owner, conversation_id)
         gone = before.entry(item_id)
         rest = {known_id: message for known_id, message in before.parts.items() if known_id != gone.item_id}
-        return self._keep(owner, replace(before, parts=rest))
+        return self._keep(owner, replace(before, parts=rest), "item_id")
 
     def delete(self, owner: str, conversation_id: str) -> None:
         """Deletes a conversation; responses that belong to it stay stored.
@@ -190,16 +213,16 @@ class Conversations:
         self.get(owner, conversation_id)
         self._shelf.remove((owner, conversation_id))
 
-    def _keep_checked(self, owner: str, conversation: StoredConversation) -> StoredConversation:
+    def _keep(self, owner: str, conversation: StoredConversation, parameter: str) -> StoredConversation:
         """Stores a conversation; raises InvalidInput if it is too large, and leaves an earlier version stored."""
-        if not self._shelf.has_room(conversation):
-            message = "with these items, the conversation is larger than this server stores (`max_stored_bytes`)"
-            raise InvalidInput(message, parameter="items")
-        return self._keep(owner, conversation)
-
-    def _keep(self, owner: str, conversation: StoredConversation) -> StoredConversation:
-        self._shelf.put((owner, conversation.conversation_id), conversation)
+        if not self._shelf.put((owner, conversation.conversation_id), conversation):
+            raise _too_large(parameter)
         return conversation
+
+
+def _too_large(parameter: str) -> InvalidInput:
+    message = f"`{parameter}`: the conversation would be larger than this server stores (`max_stored_bytes`)"
+    return InvalidInput(message, parameter=parameter)
 
 
 def _joined(turn: Sequence[Message]) -> Message:

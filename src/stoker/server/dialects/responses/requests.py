@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
+import msgspec
+
 from stoker.chat.constraints import response_grammar
 from stoker.chat.planning import Conversation, Thinking, planned, prompt_question, recalled
 from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import tools_of
+from stoker.core.outline import GrammarText
+from stoker.core.params import SamplingParams
 from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
@@ -36,8 +40,9 @@ from stoker.server.dialects.responses.types import ResponsePromptRequest, Respon
 from stoker.server.fields import note_ignored
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import template_kwargs, top_logprobs
+from stoker.server.request.fields import GenerationFields, SamplingFields
 from stoker.server.request.request import Caller, generation_request
-from stoker.server.request.sampling import sampling_params
+from stoker.server.request.sampling import sampling_params, text_bias
 from stoker.text.messages import Message, message_from_dict, message_to_dict
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -48,6 +53,9 @@ _MAX_REFERENCES = 10_000
 
 _MAX_REFERENCED_BYTES = 64 * 2**20
 """Maximum size of the messages that a request's references name; a message counts once for each reference."""
+
+_NOT_OF_SUMMARIES = (*SamplingFields.__struct_fields__, "top_logprobs", "include", "parallel_tool_calls")
+"""Fields that have no effect on a summary."""
 
 FindItem: TypeAlias = Callable[[str, str], Message]
 """Finds a stored message by its id and by the path at which the request names it."""
@@ -142,14 +150,27 @@ def response_request(
         InvalidInput: a field is invalid, or the chat template refused the messages.
         UnsupportedParameter: a tool or a combination of fields is not supported.
     """
-    _check_background(wire)
-    sampling = sampling_params(wire, _logprobs(wire))
-    grammar = response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
+    sampling, grammar = _settings(wire)
     asked = replace(asked_conversation(wire, messages), grammar=grammar)
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
     plan = planned(recalled(asked, caller.thoughts), runtime)
     return generation_request(wire, [plan.prompt], sampling, caller, config, plan=plan)
+
+
+def summary_fields(wire: ResponsesRequest) -> GenerationFields:
+    """The fields of a request that also apply if it asks for a summary; notes the others as ignored.
+
+    Errors are those of `response_request`: fields without effect are checked, too.
+    """
+    _, grammar = _settings(wire)
+    text_bias(wire)
+    for name in _NOT_OF_SUMMARIES:
+        if getattr(wire, name) is not None:
+            note_ignored(name)
+    if grammar is not None:
+        note_ignored("text.format")
+    return msgspec.structs.replace(wire, **dict.fromkeys(_NOT_OF_SUMMARIES))
 
 
 def seals_reasoning(wire: ResponsesRequest) -> bool:
@@ -180,9 +201,12 @@ def asked_conversation(wire: ResponsesRequest | ResponsePromptRequest, messages:
     )
 
 
-def _check_background(wire: ResponsesRequest) -> None:
+def _settings(wire: ResponsesRequest) -> tuple[SamplingParams, GrammarText | None]:
+    """The sampling and the grammar that a request asks for, whose fields are checked."""
     if wire.background and wire.store is False:
         raise InvalidInput("`background` needs `store`, because the response is fetched later", parameter="background")
+    sampling = sampling_params(wire, _logprobs(wire))
+    return sampling, response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
 
 
 def _logprobs(wire: ResponsesRequest) -> int | None:

@@ -22,6 +22,7 @@ from stoker.server.dialects.responses.compaction import (
     CompactionWriter,
     SummaryWriter,
     compaction_request,
+    triggered_request,
 )
 from stoker.server.dialects.responses.conversations import Conversations
 from stoker.server.dialects.responses.event_log import EventLog
@@ -55,6 +56,7 @@ from stoker.server.errors import error_event, internal_error_body, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.observe.bug_log import log_bug
 from stoker.server.remote_files.messages import resolve_files
+from stoker.server.request.fields import GenerationFields
 from stoker.server.request.request import Caller
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
@@ -114,7 +116,8 @@ async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStre
     asked, caller = await _understand(call, is_input_optional=True), call.caller("resp", "_")
     runtime = asked.served.runtime
     conversation = asked_conversation(call.body, asked.messages)
-    generating = await call.off_loop(compaction_request, conversation, call.body.model, runtime, caller, call.config)
+    fields = GenerationFields(model=call.body.model)
+    generating = await call.off_loop(compaction_request, conversation, fields, runtime, caller, call.config)
     writer = CompactionWriter(caller.reply_id, int(time.time()), asked.messages, runtime.card.context_size)
     return await answer(Asked(call.request, call.config, asked.served, generating), lambda _: writer, is_stream=False)
 
@@ -133,7 +136,7 @@ async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStre
 async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     wire = call.body
     asked = await _understand(call)
-    _check_kept(wire, asked.store)
+    _check_kept(wire, asked)
     caller = call.caller("resp", "_")
     generating = await _generating(call, asked, caller)
     response = new_response(wire, generating, asked.served.model_id, int(time.time()))
@@ -227,21 +230,25 @@ async def _understand(
 
 
 async def _generating(call: Call[ResponsesRequest], asked: _Asked, caller: Caller) -> GenerationRequest:
-    wire, runtime = call.body, asked.served.runtime
-    if not wants_summary(wire):
-        return await call.off_loop(response_request, wire, asked.messages, runtime, caller, call.config)
-    conversation = asked_conversation(wire, asked.messages)
-    return await call.off_loop(compaction_request, conversation, wire.model, runtime, caller, call.config)
+    understand = triggered_request if wants_summary(call.body) else response_request
+    return await call.off_loop(understand, call.body, asked.messages, asked.served.runtime, caller, call.config)
 
 
-def _check_kept(wire: ResponsesRequest, store: ResponseStore) -> None:
-    """Raises UnsupportedParameter if the request needs stored responses and this server stores none."""
+def _check_kept(wire: ResponsesRequest, asked: _Asked) -> None:
+    """Checks that the server can store what the request wants to be stored.
+
+    Raises:
+        UnsupportedParameter: the request needs stored responses, and this server stores none.
+        InvalidInput: the input would make the stored conversation too large.
+    """
     for name, is_asked in (("store", wire.store), ("background", wire.background)):
-        if is_asked and store.is_off:
+        if is_asked and asked.store.is_off:
             message = (
                 f"`{name}`: this server stores no responses (`max_stored_responses` is 0, or it has several fronts)"
             )
             raise UnsupportedParameter(message, parameter=name)
+    if asked.conversation_id is not None:
+        asked.conversations.check_room(asked.owner, asked.conversation_id, asked.added)
 
 
 def _earlier(store: ResponseStore, owner: str, response_id: str | None) -> tuple[Message, ...]:

@@ -65,16 +65,20 @@ class Shelf:
         """Whether a value can be stored: whether it is within the limit of bytes."""
         return value.size_bytes <= self._config.max_stored_bytes
 
-    def put(self, key: Key, value: Kept) -> None:
-        """Stores a value under a key, and replaces any other. A value larger than the limit of bytes is not stored."""
-        self.remove(key)
+    def put(self, key: Key, value: Kept) -> bool:
+        """Stores a value under a key, and replaces any other.
+
+        Returns False without a change if the value is larger than the limit of bytes.
+        """
         size_bytes = value.size_bytes
         if size_bytes > self._config.max_stored_bytes:
-            return
+            return False
+        self.remove(key)
         self._kept[key] = (self._clock(), size_bytes, value)
         self._num_bytes += size_bytes
         self._holders |= {(key[0], answer): key for answer in value.answers}
         self._evict()
+        return True
 
     def get(self, key: Key) -> Kept | None:
         """The value under a key; None if there is none."""
