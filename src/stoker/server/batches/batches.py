@@ -216,7 +216,7 @@ class Batches:
         return batch
 
     def _counted(self, batch: BatchRecord) -> BatchRecord:
-        if batch.id not in self._counts:
+        if batch.is_finished or batch.id not in self._counts:
             return batch
         num_done, num_failed = self._counts[batch.id]
         return msgspec.structs.replace(batch, num_completed=num_done - num_failed, num_failed=num_failed)
