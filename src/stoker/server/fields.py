@@ -192,15 +192,19 @@ _logged_unknown: set[str] = set()
 
 def _note_unknown(name: str, known: Iterable[str], where: str) -> None:
     """Notes and logs an unknown field; raises InvalidInput if the server is strict."""
-    close = get_close_matches(name[:_MAX_NAME].removeprefix(where), known, n=1)
-    hint = f"; did you mean `{where}{close[0]}`?" if close else ""
     noted = _noted()
     if noted.is_strict:
-        raise InvalidInput(f"`{name[:_MAX_NAME]}` is not a field of this request{hint}", parameter=name[:_MAX_NAME])
+        message = f"`{name[:_MAX_NAME]}` is not a field of this request{_hint(name, known, where)}"
+        raise InvalidInput(message, parameter=name[:_MAX_NAME])
     noted.note(name)
     if name not in _logged_unknown and len(_logged_unknown) < _MAX_LOGGED:
         _logged_unknown.add(name)
-        _log.warning("ignoring the unknown request field %r%s", name[:_MAX_NAME], hint)
+        _log.warning("ignoring the unknown request field %r%s", name[:_MAX_NAME], _hint(name, known, where))
+
+
+def _hint(name: str, known: Iterable[str], where: str) -> str:
+    close = get_close_matches(name[:_MAX_NAME].removeprefix(where), known, n=1)
+    return f"; did you mean `{where}{close[0]}`?" if close else ""
 
 
 def _wrong_type(error: msgspec.ValidationError, where: str) -> InvalidInput:

@@ -407,20 +407,50 @@ async def test_a_batch_whose_end_could_not_be_written_is_finished_later(
 ) -> None:
     monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
     async with serving(tmp_path / "f") as setting:
-        put, num_refused = setting.files.batches.put, 0
+        write, num_refused = setting.files.batches._write, 0
 
-        async def full(record: Any) -> None:
+        def full(record: Any) -> None:
             nonlocal num_refused
             if record.status != "validating" and num_refused < 5:
                 num_refused += 1
                 raise OSError(28, "No space left on device")
-            await put(record)
+            write(record)
 
-        monkeypatch.setattr(setting.files.batches, "put", full)
+        monkeypatch.setattr(setting.files.batches, "_write", full)
         client = setting.client()
         done = await ended(client, (await begin(client, line("a"))).id)
         assert num_refused == 5
         assert done.status in ("completed", "failed")
+
+
+@pytest.mark.parametrize(
+    ("sent", "state", "end", "num_requests"),
+    [(line("a"), "in_progress", "cancelled", 1), (b"nonsense", "failed", "failed", 0)],
+)
+@live
+async def test_a_batch_is_cancelled_while_its_state_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes, state: str, end: str, num_requests: int
+) -> None:
+    runtime = FakeRuntime(lambda submit: [asyncio.Event(), "never"])
+    async with serving(tmp_path / "f", runtime) as setting:
+        write, is_writing, goes_on = setting.files.batches._write, threading.Event(), threading.Event()
+
+        def slow(record: Any) -> None:
+            if record.status == state:
+                is_writing.set()
+                assert goes_on.wait(BOUND_S)
+            write(record)
+
+        monkeypatch.setattr(setting.files.batches, "_write", slow)
+        client = setting.client()
+        batch = await begin(client, sent)
+        await until(is_writing.is_set)
+        cancelling = asyncio.create_task(client.batches.cancel(batch.id))
+        await until(lambda: setting.files.batches._writing._waiters)
+        goes_on.set()
+        assert (await cancelling).status in ("cancelling", end)
+        done = await ended(client, batch.id)
+        assert (done.status, done.request_counts.total, bool(done.errors)) == (end, num_requests, end == "failed")
 
 
 @live

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx2
+import msgspec
 import openai
 import pytest
 from anthropic.types.messages import MessageBatch, MessageBatchIndividualResponse
 from pydantic import TypeAdapter
 
 from stoker.engine.protocol import Submit
-from stoker.errors import ModelNotLoaded, Overloaded
+from stoker.errors import InvalidInput, ModelNotLoaded, Overloaded
 from stoker.server.batches import batches as batches_module
-from stoker.server.batches import message_requests, message_routes
+from stoker.server.batches import message_requests, message_results, message_routes
 from stoker.server.batches import run as run_module
 from stoker.server.batches import upload as upload_module
 from stoker.server.batches.batches import PRIORITY, WINDOW_S
 from stoker.server.batches.files import OF_A_BATCH, FileStore, owner_tag
+from stoker.server.batches.lines import body_of, read_lines
+from stoker.server.batches.records import MESSAGES_URL
 from tests.unit.runtime.fake_models import live
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 from tests.unit.server.test_batches import Setting, begin, line, serving
 from tests.waiting import BOUND_S, until
 
 HEADERS = {"x-api-key": "sk-alice", "anthropic-version": "2023-06-01"}
+LIMITS = ({"limit": "000000001000"}, {"limit": "000000001" + "0" * 4400})
+"""Numbers that are too large only after their first nine digits."""
 URL = "http://test/v1/messages/batches"
 
 
@@ -372,10 +380,32 @@ async def test_batches_are_listed_page_by_page(tmp_path: Path) -> None:
             await client.messages.batches.delete(batch.id)
         page = await client.messages.batches.list()
         assert (page.data, page.first_id, page.last_id, page.has_more) == ([], None, None, False)
-        for wrong in ({"after_id": "msgbatch_x"}, {"before_id": "x"}, {"limit": 0}, {"limit": 1001}):
+        for wrong in ({"after_id": "msgbatch_x"}, {"before_id": "x"}, {"limit": 0}, {"limit": 1001}, *LIMITS):
             (name,) = wrong
             with pytest.raises(anthropic.BadRequestError, match=f"`{name}` must be"):
                 await client.messages.batches.list(**wrong)
+
+
+@live
+async def test_a_list_goes_on_after_batches_whose_requests_are_stored_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slowly(*args: Any) -> Any:
+        setting.now += 3 * args[-1].endswith("-requests")
+        return await keep(*args)
+
+    async with serving(tmp_path / "f") as setting:
+        keep = setting.files.keep
+        monkeypatch.setattr(setting.files, "keep", slowly)
+        client, made = client_of(setting), list[str]()
+        for name in "abcd":
+            made.insert(0, (await client.messages.batches.create(requests=[request(name)])).id)
+            setting.now -= 2
+            await ended(client, made[0])
+        assert [each.id async for each in client.messages.batches.list(limit=1)] == made
+        for old in setting.files.batches.of():  # as earlier versions noted it: later than in the id
+            await setting.files.batches.put(msgspec.structs.replace(old, created_at=old.created_at + 3))
+        assert [each.id async for each in client.messages.batches.list(limit=1)] == made
 
 
 def body(*requests: Any, **fields: Any) -> bytes:
@@ -394,8 +424,8 @@ def body(*requests: Any, **fields: Any) -> bytes:
         (b'{"requests": null}', "missing required field `requests`"),
         (b'{"requests": "a"}', "`requests` is not valid: Expected `array"),
         (body(), "`requests` must have at least one request"),
-        (body(*(request(str(number)) for number in range(6))), "`requests` can have 5 requests, not 6"),
-        (body("a"), "`requests[0]` is not valid: Expected `object`"),
+        (body(*(request(str(number)) for number in range(6))), "`requests` can have at most 5 requests"),
+        (body("a"), "`requests` is not valid: Expected `object`, got `str` - at `$[0]`"),
         (body(request("a"), {"custom_id": "b"}), "missing required field `params`"),
         (body({"params": {}}), "missing required field `custom_id`"),
         (body(request("a"), {"custom_id": 1, "params": {}}), "`requests[1].custom_id`: expected `str`"),
@@ -425,6 +455,32 @@ async def test_a_body_that_is_no_batch_is_refused_with_its_place(
         assert left_in(tmp_path / "f") == []
 
 
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (b'{"requests": [%b0]}' % (b"0," * 200_000), "Expected `object`"),
+        (b'{"requests": [%b{}]}' % (b"{}," * 200_000), "at most 5 requests"),
+        (body(request("a"), x=[[]] * 200_000), "the request body has more than 8192 bytes besides `requests`"),
+        (body(request("a"), **{str(number): 0 for number in range(40_000)}), "8192 bytes besides `requests`"),
+        (body({**request("a"), "x": [[]] * 200_000}), "`requests[0]` has more than 8192 bytes besides `params`"),
+        (body(request("a", **{str(number): 0 for number in range(40_000)}), 0), "Expected `object`"),
+        (body(request("a", **{str(number): 0 for number in range(40_000)})), None),
+    ],
+)
+def test_a_body_takes_little_more_memory_than_its_size(tmp_path: Path, sent: bytes, says: str | None) -> None:
+    (tmp_path / "body").write_bytes(sent)
+    tracemalloc.start()
+    try:
+        with nullcontext() if says is None else pytest.raises(InvalidInput, match=re.escape(says)):
+            message_requests.write_requests(tmp_path / "body", tmp_path / "lines", 5)
+        if says is None:
+            (line,) = read_lines(tmp_path / "lines", endpoint=MESSAGES_URL)
+            body_of(tmp_path / "lines", line)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(sent)
+    finally:
+        tracemalloc.stop()
+
+
 @live
 async def test_bodies_of_every_form_are_read(tmp_path: Path) -> None:
     async with serving(tmp_path / "f") as setting:
@@ -436,6 +492,14 @@ async def test_bodies_of_every_form_are_read(tmp_path: Path) -> None:
             await ended(client_of(setting), made.json()["id"])
             found = await results(client_of(setting), made.json()["id"])
             assert found["a"].type == "succeeded"
+
+
+@live
+async def test_a_model_that_is_no_text_fails_its_request_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        sent = body(request("a"), request("b", model="MODEL")).replace(b"MODEL", b"\xff")
+        made = await http_of(setting).post(URL, content=sent)
+        assert counted(await ended(client_of(setting), made.json()["id"])) == {"succeeded": 1, "errored": 1}
 
 
 async def _in_pieces(data: bytes) -> AsyncIterator[bytes]:
@@ -518,6 +582,100 @@ async def test_the_oldest_finished_batches_make_room(tmp_path: Path, monkeypatch
         assert not [name for name in left_in(tmp_path / "f") if made[0].removeprefix("msgbatch_") in name]
 
 
+def failing(num_times: float, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that finds the disk full a number of times."""
+
+    def tried(*args: Any) -> Any:
+        nonlocal num_times
+        num_times -= 1
+        if num_times >= 0:
+            raise OSError(28, "No space left on device")
+        return function(*args)
+
+    return tried
+
+
+@live
+async def test_results_that_the_disk_has_no_room_for_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(message_results, "_write", failing(2, message_results._write))
+    runtime = FakeRuntime(lambda submit: ["ok"])
+    async with serving(tmp_path / "f", runtime) as setting:
+        client = client_of(setting)
+        batch = await client.messages.batches.create(requests=[request("a")])
+        assert counted(await ended(client, batch.id)) == {"succeeded": 1}
+        assert (await results(client, batch.id))["a"].message.content[0].text == "ok"
+        assert len(runtime.submits) == 1
+
+
+@live
+async def test_a_batch_fails_and_leaves_nothing_if_the_disk_has_no_room_for_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(message_results, "_write", failing(float("inf"), message_results._write))
+    async with serving(tmp_path / "f") as setting:
+        client = client_of(setting)
+        batch = await client.messages.batches.create(requests=[request("a")])
+        await until(lambda: setting.files.batches.of()[0].status == "finalizing")
+        setting.now += 2 * WINDOW_S
+        done = await ended(client, batch.id)
+        assert (counted(done), done.results_url) == ({"errored": 1}, None)
+        await until(lambda: left_in(tmp_path / "f") == [f"{batch.id}.json"])
+
+
+@live
+async def test_a_batch_that_failed_keeps_its_error_until_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(batches_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(batches_module, "run_batch", broken)
+    monkeypatch.setattr(message_results, "_write", failing(1, message_results._write))
+    async with serving(tmp_path / "f") as setting:
+        batch = await client_of(setting).messages.batches.create(requests=[request("a")])
+        assert counted(await ended(client_of(setting), batch.id)) == {"errored": 1}
+        assert (await results(client_of(setting), batch.id))["a"].type == "errored"
+
+
+@live
+async def test_a_batch_ends_although_its_requests_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def kept(*args: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with serving(tmp_path / "f") as setting:
+        client = client_of(setting)
+        monkeypatch.setattr(setting.files, "delete_of_batch", kept)
+        batch = await client.messages.batches.create(requests=[request("a")])
+        await ended(client, batch.id)
+        await until(lambda: not setting.batches._running)
+        assert counted(await client.messages.batches.retrieve(batch.id)) == {"succeeded": 1}
+        await client.messages.batches.delete(batch.id)
+        with pytest.raises(anthropic.NotFoundError):
+            await client.messages.batches.retrieve(batch.id)
+    async with serving(tmp_path / "f"):
+        assert left_in(tmp_path / "f") == []
+
+
+@pytest.mark.parametrize("shelf", ["files", "batches"])
+@live
+async def test_a_batch_that_the_disk_has_no_room_for_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shelf: str
+) -> None:
+    async with serving(tmp_path / "f") as setting:
+        records = setting.files.batches if shelf == "batches" else setting.files._shelf
+        monkeypatch.setattr(records, "_write", failing(1, records._write))
+        reply = await http_of(setting).post(URL, content=body(request("a")))
+        assert (reply.status_code, "the disk takes no more" in reply.text) == (429, True)
+        assert left_in(tmp_path / "f") == []
+
+
 @live
 async def test_requests_may_name_files_of_the_same_key(tmp_path: Path) -> None:
     runtime = FakeRuntime(lambda submit: ["ok"])
@@ -555,6 +713,20 @@ async def test_what_a_kill_left_of_batches_that_are_gone_is_removed(tmp_path: Pa
     store.close()
     async with serving(tmp_path / "f"):
         assert left_in(tmp_path / "f") == []
+
+
+@live
+async def test_what_a_kill_left_of_answers_is_removed(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        batch = await client_of(setting).messages.batches.create(requests=[request("a")])
+        await ended(client_of(setting), batch.id)
+        await until(lambda: not setting.batches._running)
+        kept = set(left_in(tmp_path / "f"))
+    for name in (batch.id, "msgbatch_gone"):
+        for suffix in ("jsonl", "jsonl.lock"):
+            (tmp_path / "f" / "batches" / f"{name}.{suffix}").touch()
+    async with serving(tmp_path / "f"):
+        assert set(left_in(tmp_path / "f")) == kept
 
 
 def test_a_server_without_a_folder_says_how_it_gets_one() -> None:

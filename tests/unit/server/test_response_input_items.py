@@ -82,7 +82,10 @@ def test_pages():
     assert nothing == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=-1", "limit=", "order=up", "after=other"])
+LIMITS = ["0", "101", "x", "-1", "", "000000001000", "000000001" + "0" * 4400]
+
+
+@pytest.mark.parametrize("query", [*(f"limit={limit}" for limit in LIMITS), "order=up", "after=other"])
 def test_what_makes_no_page_is_refused(query: str):
     app = make_app(FakeRuntime())
     refused = items(app, create(app)["id"], f"?{query}")

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stoker.errors import BatchNotFound, InvalidInput, Overloaded, StokerError
+from stoker.errors import BatchNotFound, InvalidInput, Overloaded, ResourceExhausted, StokerError
 from stoker.server.access.control import grant, owner_of
-from stoker.server.batches.files import OF_A_BATCH, FileStore, Upload, owner_tag
+from stoker.server.batches.files import OF_A_BATCH, FileStore, Upload, disk_full, owner_tag
 from stoker.server.batches.lines import read_lines
 from stoker.server.batches.message_results import write_results
 from stoker.server.batches.outputs import Written, discard_answers, write_outputs
@@ -92,10 +92,12 @@ class Batches:
         Raises:
             FileNotStored: the owner has no such file.
             Overloaded: too many batches of the owner are unfinished.
+            ResourceExhausted: the batch cannot be stored on disk.
         """
         await self.files.get(owner, input_file_id, "input_file_id")
         self.check_vacancy(owner)
-        batch = self._new(f"batch_{uuid.uuid4().hex}", owner, key_name, endpoint, input_file_id)
+        now = int(self._clock())
+        batch = _new(f"batch_{uuid.uuid4().hex}", owner, key_name, endpoint, input_file_id, now)
         return await self._accept(msgspec.structs.replace(batch, metadata=metadata))
 
     async def create_of_messages(self, owner: str, key_name: str, requests: Upload, num_requests: int) -> BatchRecord:
@@ -111,13 +113,19 @@ class Batches:
 
         Raises:
             Overloaded: too many batches of the owner are unfinished.
-            ResourceExhausted: the requests cannot be stored on disk.
+            ResourceExhausted: the requests or the batch cannot be stored on disk.
         """
         self.check_vacancy(owner)
-        name = f"{int(self._clock()):08x}{uuid.uuid4().hex[8:]}"
+        now = int(self._clock())
+        name = f"{now:08x}{uuid.uuid4().hex[8:]}"
         stored = await self.files.keep(requests, f"{name}.jsonl", OF_A_BATCH, f"file-{name}-requests")
-        batch = self._new(f"msgbatch_{name}", owner, key_name, MESSAGES_URL, stored.id)
-        return await self._accept(msgspec.structs.replace(batch, status="in_progress", num_requests=num_requests))
+        batch = _new(f"msgbatch_{name}", owner, key_name, MESSAGES_URL, stored.id, now)
+        try:
+            return await self._accept(msgspec.structs.replace(batch, status="in_progress", num_requests=num_requests))
+        except Exception:
+            with contextlib.suppress(OSError):
+                await self.files.delete(stored)
+            raise
 
     def check_vacancy(self, owner: str) -> None:
         """Raises Overloaded if too many batches of this owner are unfinished."""
@@ -162,7 +170,7 @@ class Batches:
         if batch.status not in ("cancelling", "finalizing"):
             batch = await self._enter(batch, "cancelling")
             task = self._running.get(batch.id)
-            if task is not None:
+            if task is not None and batch.status == "cancelling":
                 task.cancel()
             self._start_next()
         return batch
@@ -182,45 +190,41 @@ class Batches:
 
     async def _delete(self, batch: BatchRecord) -> None:
         await self._shelf.remove(batch)
-        for file_id in batch.own_files:
-            await self.files.delete_of_batch(batch.owner, file_id)
-        await asyncio.to_thread(discard_answers, self.files.answers_path(batch))
+        await self._discard(batch, batch.input_file_id, *batch.own_files)
 
-    def _new(self, batch_id: str, owner: str, key_name: str, endpoint: str, input_file_id: str) -> BatchRecord:
-        now = int(self._clock())
-        return BatchRecord(
-            id=batch_id,
-            owner=owner,
-            key_name=key_name,
-            endpoint=endpoint,
-            input_file_id=input_file_id,
-            completion_window="24h",
-            metadata=None,
-            status="validating",
-            created_at=now,
-            expires_at=now + WINDOW_S,
-            times={"validating": now},
-        )
+    async def _discard(self, batch: BatchRecord, *file_ids: str) -> None:
+        """Deletes the answers of a finished batch and those of the files that belong to it alone.
+
+        What cannot be deleted is deleted at the next start.
+        """
+        try:
+            for file_id in file_ids:
+                await self.files.delete_of_batch(batch.owner, file_id)
+            await asyncio.to_thread(discard_answers, self.files.answers_path(batch))
+        except OSError as error:
+            logger.warning("files of the batch %s cannot be deleted: %s", batch.id, error.strerror)
 
     async def _accept(self, batch: BatchRecord) -> BatchRecord:
         own = self.all_of(batch.owner, is_of_messages=batch.is_of_messages)
-        for old in [other for other in own if other.is_finished][MAX_KEPT - 1 :]:
-            await self._delete(old)
-        await self._shelf.put(batch)
+        try:
+            for old in [other for other in own if other.is_finished][MAX_KEPT - 1 :]:
+                await self._delete(old)
+            await self._shelf.put(batch)
+        except OSError as error:
+            raise disk_full(error) from error
         self._start_next()
         return batch
 
     def _counted(self, batch: BatchRecord) -> BatchRecord:
-        if batch.id not in self._counts:
+        if batch.is_finished or batch.id not in self._counts:
             return batch
         num_done, num_failed = self._counts[batch.id]
         return msgspec.structs.replace(batch, num_completed=num_done - num_failed, num_failed=num_failed)
 
     async def _enter(self, batch: BatchRecord, status: BatchStatus, **changes: object) -> BatchRecord:
-        times = {**batch.times, status: int(self._clock())}
-        found = msgspec.structs.replace(batch, status=status, times=times, **changes)
-        await self._shelf.put(found)
-        return found
+        """Changes the record, whatever has changed it since `batch` was read."""
+        now = int(self._clock())
+        return await self._shelf.update(batch, lambda found: found.entered(status, now, **changes))
 
     def _start_next(self) -> None:
         """Starts waiting batches, the oldest first, at most one of each owner at a time.
@@ -249,8 +253,8 @@ class Batches:
         self._start_next()
 
     async def _run(self, batch: BatchRecord) -> None:
-        end: BatchStatus = "completed"
-        faults: tuple[BatchFault, ...] = ()
+        faults = batch.faults
+        end: BatchStatus = "failed" if faults else "completed"
         try:
             if batch.status in ("validating", "in_progress"):
                 async with asyncio.timeout(max(0.0, batch.expires_at - self._clock())):
@@ -266,11 +270,14 @@ class Batches:
         if batch.status == "cancelling":
             end = "cancelled"
         elif batch.status == "in_progress":
-            batch = await self._enter(batch, "finalizing")
+            batch = await self._enter(batch, "finalizing", faults=faults)
         try:
             await self._finish(batch, end, faults)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:
+            if isinstance(error, OSError | ResourceExhausted) and self._clock() < batch.expires_at + WINDOW_S:
+                raise  # the answers are kept, and are written when the disk has room
             await self._enter(batch, "failed", faults=(*faults, _fault(batch, error)))
+        await self._discard(batch, batch.input_file_id)
 
     async def _compute(self, batch: BatchRecord) -> BatchRecord:
         assert self._app is not None, "started without an application"
@@ -308,13 +315,27 @@ class Batches:
         if end == "completed" and written.num_completed + written.num_failed < batch.num_requests:
             end = "expired"  # an earlier process ended while it finished the batch
         await self._enter(batch, end, faults=faults, **msgspec.structs.asdict(written))
-        await self.files.delete_of_batch(batch.owner, batch.input_file_id)
-        await asyncio.to_thread(discard_answers, self.files.answers_path(batch))
 
     async def _write(self, batch: BatchRecord, end: BatchStatus, faults: tuple[BatchFault, ...]) -> Written:
         if batch.is_of_messages:
             return await write_results(self.files, batch, end, faults)
         return await write_outputs(self.files, batch)
+
+
+def _new(batch_id: str, owner: str, key_name: str, endpoint: str, input_file_id: str, now: int) -> BatchRecord:
+    return BatchRecord(
+        id=batch_id,
+        owner=owner,
+        key_name=key_name,
+        endpoint=endpoint,
+        input_file_id=input_file_id,
+        completion_window="24h",
+        metadata=None,
+        status="validating",
+        created_at=now,
+        expires_at=now + WINDOW_S,
+        times={"validating": now},
+    )
 
 
 def _fault(batch: BatchRecord, error: Exception) -> BatchFault:

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -144,7 +145,7 @@ class FileStore:
         try:
             return Upload(owner, path, await asyncio.to_thread(path.open, "xb"))
         except OSError as error:
-            raise _full(error) from error
+            raise disk_full(error) from error
 
     async def write(self, upload: Upload, data: bytes) -> None:
         """Adds bytes to a new file.
@@ -159,7 +160,7 @@ class FileStore:
         try:
             await asyncio.to_thread(upload.file.write, data)
         except OSError as error:
-            raise _full(error) from error
+            raise disk_full(error) from error
 
     def count_written(self, upload: Upload) -> None:
         """Counts bytes that were written to a new file without `write`, even beyond the owner's limit."""
@@ -196,10 +197,16 @@ class FileStore:
             await asyncio.to_thread(_finish, upload, self.path(record))
             await self._shelf.put(record)
         except OSError as error:
-            raise _full(error) from error
+            await self._discard_unrecorded(record)
+            raise disk_full(error) from error
         self._uploading[upload.owner] -= upload.num_bytes
         upload.num_bytes = 0
         return record
+
+    async def _discard_unrecorded(self, record: FileRecord) -> None:
+        if self._shelf.get(record.owner, record.id) is None:
+            with suppress(OSError):
+                await asyncio.to_thread(self.path(record).unlink, missing_ok=True)
 
     async def drop(self, upload: Upload) -> None:
         """Discards a new file; does nothing if `keep` has stored it."""
@@ -231,6 +238,10 @@ class FileStore:
             if record.purpose == OF_A_BATCH and record.id not in owned:
                 self.path(record).unlink(missing_ok=True)
                 self._shelf.discard(record)
+        unfinished = {self.answers_path(batch) for batch in self.batches.of() if not batch.is_finished}
+        for path in self.answers_folder.glob("*.jsonl*"):
+            if path.with_name(path.name.removesuffix(".lock")) not in unfinished:
+                path.unlink(missing_ok=True)
 
     async def _drop_expired(self, owner: str) -> None:
         now = self._clock()
@@ -263,5 +274,6 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _full(error: OSError) -> ResourceExhausted:
+def disk_full(error: OSError) -> ResourceExhausted:
+    """The error of a request whose files cannot be written to disk."""
     return ResourceExhausted(f"the disk takes no more of the files of clients: {error.strerror}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -25,14 +25,37 @@ _UNSUITED = {
     "stream": "an answer is written when it is complete",
     "background": "the batch waits for the answer",
 }
-_OFF = (None, msgspec.Raw(b"false"), msgspec.Raw(b"null"))
+_NULL = msgspec.Raw(b"null")
+_OFF = (msgspec.Raw(b"false"), _NULL)
+
+
+class Unsuited(msgspec.Struct, kw_only=True):
+    """The fields of a body that are checked. All others are left undecoded: there may be millions."""
+
+    stream: msgspec.Raw = _NULL
+    background: msgspec.Raw = _NULL
+
+
+class _Body(Unsuited, kw_only=True):
+    """The fields by which lines are sorted too."""
+
+    model: msgspec.Raw = _NULL
+    instructions: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
 
 
 class _Line(msgspec.Struct, kw_only=True):
     custom_id: str
     url: str
-    body: dict[str, msgspec.Raw]
+    body: _Body
     method: str = "POST"
+
+
+class _Sent(msgspec.Struct):
+    body: msgspec.Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +113,15 @@ def body_of(path: Path, line: BatchLine) -> bytes:
         file.seek(line.offset)
         raw = file.read(line.num_bytes)
     try:
-        found = msgspec.json.decode(raw, type=_Line)
+        return bytes(msgspec.json.decode(raw, type=_Sent).body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} was changed while its requests were computed", parameter="IN") from error
-    return msgspec.json.encode(found.body)
 
 
-def unsuited(body: Mapping[str, msgspec.Raw]) -> Iterator[tuple[str, str]]:
+def unsuited(body: Unsuited) -> Iterator[tuple[str, str]]:
     """The fields of a body that no request in a batch may have, each with the reason."""
     for field, reason in _UNSUITED.items():
-        if body.get(field) not in _OFF:
+        if getattr(body, field) not in _OFF:
             yield field, reason
 
 
@@ -135,14 +157,14 @@ def _checked(raw: bytes, offset: int, number: int, name: str, urls: Sequence[str
         _refuse(name, number, f"{line.method} {line.url} is none of POST {', '.join(urls)}")
     for field, reason in unsuited(line.body):
         _refuse(name, number, f"`{field}` must be left out: {reason}")
-    prefix = b"".join(bytes(line.body[name])[:_PREFIX_BYTES] for name in _PROMPTS if name in line.body)
+    prefix = b"".join(bytes(getattr(line.body, name))[:_PREFIX_BYTES] for name in _PROMPTS)
     return BatchLine(line.custom_id, url, _model(line), prefix[:_PREFIX_BYTES], offset, len(raw))
 
 
 def _model(line: _Line) -> str:
     try:
-        return msgspec.json.decode(line.body.get("model", msgspec.Raw(b'""')), type=str)
-    except msgspec.MsgspecError:
+        return msgspec.json.decode(line.body.model, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # the endpoint refuses it, and this request alone
         return ""
 
 

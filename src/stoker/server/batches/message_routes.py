@@ -163,7 +163,7 @@ def _page(call: Call[None], batches: list[BatchRecord]) -> tuple[list[BatchRecor
     The batches that `after_id` and `before_id` name may have been deleted.
     """
     limit = limit_of(call, _USUAL_PAGE, _MAX_PAGE)
-    after, before = _place(call, "after_id"), _place(call, "before_id")
+    after, before = (_place(call, name, batches) for name in ("after_id", "before_id"))
     if after is not None:
         batches = [batch for batch in batches if (batch.created_at, batch.id) < after]
     if before is not None:
@@ -172,14 +172,16 @@ def _page(call: Call[None], batches: list[BatchRecord]) -> tuple[list[BatchRecor
     return batches[:limit], len(batches) > limit
 
 
-def _place(call: Call[None], name: str) -> _Place | None:
+def _place(call: Call[None], name: str, batches: list[BatchRecord]) -> _Place | None:
+    """The place of the batch that the query names, which has it in its id in case that it was deleted."""
     batch_id = call.query.get(name)
     if not batch_id:
         return None
     match = _ID.fullmatch(batch_id)
     if match is None:
         raise InvalidInput(f"`{name}` must be the id of a message batch, not {batch_id[:100]!r}", parameter=name)
-    return int(match["created_at"], 16), batch_id
+    found = next((batch.created_at for batch in batches if batch.id == batch_id), None)
+    return int(match["created_at"], 16) if found is None else found, batch_id
 
 
 async def _opened(call: Call[None], batch: BatchRecord) -> BinaryIO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from logging import getLogger
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
@@ -19,7 +19,9 @@ BatchStatus: TypeAlias = Literal[
 ]
 MESSAGES_URL = "/v1/messages"
 """The endpoint of all requests in a batch of Anthropic's clients."""
-UNFINISHED: frozenset[BatchStatus] = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
+_STAGES: Mapping[BatchStatus, int] = {"validating": 0, "in_progress": 1, "cancelling": 2, "finalizing": 2}
+"""The states of an unfinished batch. A state is entered only from a smaller number."""
+_FINISHED = 3
 
 
 class FileRecord(msgspec.Struct, kw_only=True, frozen=True):
@@ -71,7 +73,15 @@ class BatchRecord(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def is_finished(self) -> bool:
-        return self.status not in UNFINISHED
+        return self.status not in _STAGES
+
+    def entered(self, status: BatchStatus, time_s: int, **changes: object) -> BatchRecord:
+        """This batch with changes, and in another state unless it is in a state as late already; itself if finished."""
+        if self.is_finished:
+            return self
+        if _STAGES.get(status, _FINISHED) <= _STAGES[self.status]:
+            return msgspec.structs.replace(self, **changes) if changes else self
+        return msgspec.structs.replace(self, status=status, times={**self.times, status: time_s}, **changes)
 
     @property
     def is_of_messages(self) -> bool:
@@ -134,8 +144,28 @@ class Shelf(Generic[RecordT]):
             OSError: the record cannot be written to disk.
         """
         async with self._writing:
-            await asyncio.to_thread(self._write, record)
-            self._records[record.id] = record
+            await self._replace(record)
+
+    async def update(self, record: RecordT, change: Callable[[RecordT], RecordT]) -> RecordT:
+        """Changes a record as it is when all writes before this one have ended, and returns it as it is stored then.
+
+        Does nothing, and returns `record`, if there is none of its id any longer.
+
+        Args:
+            record: the record; only its id counts.
+            change: returns the new content for the content that is stored; the same object = it stays.
+
+        Raises:
+            OSError: the record cannot be written to disk, and stays as it was.
+        """
+        async with self._writing:
+            found = self._records.get(record.id)
+            if found is None:
+                return record
+            changed = change(found)
+            if changed is not found:
+                await self._replace(changed)
+            return changed
 
     async def remove(self, record: RecordT) -> None:
         """Deletes a record."""
@@ -147,6 +177,10 @@ class Shelf(Generic[RecordT]):
         """Deletes a record, and waits for the disk."""
         self._records.pop(record.id, None)
         self._path(record.id).unlink(missing_ok=True)
+
+    async def _replace(self, record: RecordT) -> None:
+        await asyncio.to_thread(self._write, record)
+        self._records[record.id] = record
 
     def _read(self) -> Iterator[RecordT]:
         for path in sorted(self._folder.glob("*.json")):

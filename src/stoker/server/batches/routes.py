@@ -47,6 +47,8 @@ _LIVES_S = {"expires_after[seconds]": (3600, 2_592_000), "expires_in_seconds": (
 """Limits of the time for which a file is stored, in seconds, by the field of the form: OpenAI's and Anthropic's."""
 _MAX_FILES_PAGE = 10_000
 _MAX_BATCHES_PAGE = 100
+_MAX_DIGITS = 9
+"""Maximum number of digits of the `limit` of a list."""
 _AFTER = ("after", "after_id")
 """Names of the query's field for the id that precedes a page: OpenAI's and Anthropic's."""
 _CURSOR = re.compile(r"(?P<created_at>[0-9]{1,15})_(?P<id>.+)")
@@ -262,7 +264,7 @@ def limit_of(call: Call[None], usual: int, most: int) -> int:
         InvalidInput: it is not a number from 1 to `most`.
     """
     limit = call.query.get("limit", str(usual))
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= most):
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= _MAX_DIGITS and 1 <= int(limit) <= most):
         raise InvalidInput(f"`limit` must be a number from 1 to {most}, not {limit[:40]!r}", parameter="limit")
     return int(limit)
 

@@ -36,6 +36,7 @@ from stoker.text.messages import Json, Message, Part, TextPart
 
 _PAGE = 20
 _MAX_PAGE = 100
+_MAX_DIGITS = 9
 
 
 def input_parts(response_id: str, messages: Sequence[Message]) -> list[tuple[str, Message]]:
@@ -57,7 +58,7 @@ def page_of(parts: Sequence[tuple[str, Message]], query: Mapping[str, str]) -> I
     order, limit = query.get("order", "desc"), query.get("limit", str(_PAGE))
     if order not in ("asc", "desc"):
         raise InvalidInput(f"`order` must be `asc` or `desc`, not {order[:40]!r}", parameter="order")
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= _MAX_PAGE):
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= _MAX_DIGITS and 1 <= int(limit) <= _MAX_PAGE):
         raise InvalidInput(f"`limit` must be a number from 1 to {_MAX_PAGE}, not {limit[:40]!r}", parameter="limit")
     rest = _behind(list(parts) if order == "asc" else list(parts)[::-1], query.get("after"))
     page = rest[: int(limit)]
