@@ -16,7 +16,7 @@ SOURCE_SUFFIXES = {".py", ".pyi", ".cpp", ".hpp", ".inl", ".toml", ".mjs", ".sh"
 FOLDERS = ("src", "native", "tests", "tools", "benchmarks", "examples", "deploy", "docs")
 PATH = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*/?")
 CLASS = re.compile(r"[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+")
-FOREIGN = {"ChatAnthropic", "ChatOllama", "CountSlots", "SlotCount"}
+FOREIGN = {"AzureChatOpenAI", "ChatAnthropic", "ChatOllama", "CountSlots", "SlotCount"}
 """Classes of other projects, and of examples."""
 MODULE = re.compile(r"stoker(?:\.[a-z_]+)+(?:\.[A-Z]\w*)?")
 
