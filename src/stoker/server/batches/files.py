@@ -143,7 +143,7 @@ class FileStore:
             raise InvalidInput(f"there are {MAX_FILES} files of this API key already; delete some", parameter="file")
         path = self._folder / "files" / f"{uuid.uuid4().hex}.part"
         try:
-            return Upload(owner, path, await asyncio.to_thread(path.open, "xb"))
+            return Upload(owner, path, path.open("xb"))  # not on a thread: if this were canceled, it would stay open
         except OSError as error:
             raise disk_full(error) from error
 
