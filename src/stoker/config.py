@@ -49,8 +49,8 @@ _NOT_SETTINGS = frozenset(
 )
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
-_OF_KUBERNETES = re.compile(r"(tcp|udp|sctp)://")
-"""Value of the variable `STOKER_PORT` that Kubernetes sets for a service with the name `stoker`."""
+_OF_KUBERNETES = re.compile(r"STOKER_PORT=(tcp|udp|sctp)://")
+"""The variable that Kubernetes sets for a service with the name `stoker`."""
 _SURELY_MEANT = 0.92
 """Similarity of names above which one is a misspelling of the other."""
 _OTHER_VARIABLES = frozenset(
@@ -243,7 +243,7 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
     for section in _SECTIONS:
         for key, hint in setting_keys(section).items():
             text = environ.get(variable := _PREFIX + key.upper(), "")
-            if text and not _OF_KUBERNETES.match(text):
+            if text and not _OF_KUBERNETES.match(f"{variable}={text}"):
                 value = _checked(text, hint, f"environment variable {variable}", key, is_text=True)
                 layer.setdefault(section, {})[key] = (value, f"environment {variable}")
     return layer

@@ -97,6 +97,8 @@ def test_variables_that_mean_nothing_are_listed() -> None:
 def test_address_that_kubernetes_gives_for_a_service_called_stoker_is_no_port() -> None:
     config = load_config(environ={"STOKER_PORT": "tcp://10.0.0.1:8080", "STOKER_PORT_8080_TCP": "tcp://10.0.0.1:8080"})
     assert origin(config, "port") == "default"
+    with pytest.raises(ConfigError, match="STOKER_PARALLEL"):
+        load_config(environ={"STOKER_PARALLEL": "tcp://10.0.0.1:8080"})
 
 
 def test_setting_outside_of_its_section_is_told_where_it_belongs(tmp_path: Path) -> None:

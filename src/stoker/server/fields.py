@@ -1,4 +1,7 @@
-"""Decodes request bodies by tables that honor, refuse or ignore each field. The tables are with each API's types."""
+"""Decodes request bodies by tables that honor, refuse or ignore each field, and reads the `limit` of lists.
+
+The tables are with each API's types.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ _log = logging.getLogger(__name__)
 _MAX_LOGGED = 1000
 _MAX_NOTED = 32
 _MAX_NAME = 100
+_MAX_DIGITS = 9
+"""Maximum number of digits of a `limit`."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]")
 """Characters of a field's name that can be listed in a response header."""
 _MAX_EXACT = 2.0**53
@@ -138,6 +143,18 @@ def decode_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput("the request body must be a JSON object")
     return value  # pyright: ignore[reportUnknownVariableType]  # JSON objects have string keys
+
+
+def page_limit(query: Mapping[str, str], usual: int, most: int) -> int:
+    """The query's `limit`: the number of items on a page of a list, `usual` unless it is given.
+
+    Raises:
+        InvalidInput: it is not a number from 1 to `most`.
+    """
+    limit = query.get("limit", str(usual))
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= _MAX_DIGITS and 1 <= int(limit) <= most):
+        raise InvalidInput(f"`limit` must be a number from 1 to {most}, not {limit[:40]!r}", parameter="limit")
+    return int(limit)
 
 
 def _passing(values: Mapping[str, Any], table: FieldTable, where: str) -> dict[str, Any]:

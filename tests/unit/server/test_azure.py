@@ -31,7 +31,7 @@ def several() -> tuple[ASGIApp, dict[str, FakeRuntime]]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("operation", ["chat/completions", "completions", "responses"])
-@pytest.mark.parametrize("sent", [None, "tiny", "nobody"])
+@pytest.mark.parametrize("sent", [None, "tiny", "missing"])
 def test_a_deployment_is_a_model_whatever_the_body_says(name: str, operation: str, sent: str | None):
     app, runtimes = several()
     body = {"chat/completions": CHAT, "completions": {"prompt": "hi"}, "responses": {"input": "hi"}}[operation]
@@ -79,11 +79,11 @@ def test_models_are_listed(path: str):
 
 def test_an_unknown_deployment_is_404_as_in_openais_api():
     app = make_app(FakeRuntime(), strict=True)
-    reply = ask(app, "POST", "/openai/deployments/nobody/chat/completions", json={**CHAT, "model": "tiny"})
+    reply = ask(app, "POST", "/openai/deployments/missing/chat/completions", json={**CHAT, "model": "tiny"})
     assert reply.status_code == 404
     error = reply.json()["error"]
     assert (error["code"], error["param"]) == ("model_not_found", "model")
-    assert "nobody" in error["message"]
+    assert "missing" in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,11 @@ from stoker.server.batches.message_types import (
     message_batch_of,
 )
 from stoker.server.batches.records import BatchRecord
-from stoker.server.batches.routes import batches_of, limit_of, owner_of_call
+from stoker.server.batches.routes import batches_of, owner_of_call
 from stoker.server.batches.upload import receive_requests
 from stoker.server.error_types import AnthropicError
 from stoker.server.errors import json_response
+from stoker.server.fields import page_limit
 from stoker.server.observe.account import account_of
 from stoker.server.transport.sse import EventStream, Framing
 
@@ -162,7 +163,7 @@ def _page(call: Call[None], batches: list[BatchRecord]) -> tuple[list[BatchRecor
 
     The batches that `after_id` and `before_id` name may have been deleted.
     """
-    limit = limit_of(call, _USUAL_PAGE, _MAX_PAGE)
+    limit = page_limit(call.query, _USUAL_PAGE, _MAX_PAGE)
     after, before = (_place(call, name, batches) for name in ("after_id", "before_id"))
     if after is not None:
         batches = [batch for batch in batches if (batch.created_at, batch.id) < after]

@@ -36,6 +36,7 @@ from stoker.server.batches.types import (
 from stoker.server.batches.upload import receive_file
 from stoker.server.error_shapes import is_anthropic
 from stoker.server.errors import json_response
+from stoker.server.fields import page_limit
 from stoker.server.observe.account import account_of
 
 router = Router(api="OpenAI")
@@ -47,8 +48,6 @@ _LIVES_S = {"expires_after[seconds]": (3600, 2_592_000), "expires_in_seconds": (
 """Limits of the time for which a file is stored, in seconds, by the field of the form: OpenAI's and Anthropic's."""
 _MAX_FILES_PAGE = 10_000
 _MAX_BATCHES_PAGE = 100
-_MAX_DIGITS = 9
-"""Maximum number of digits of the `limit` of a list."""
 _AFTER = ("after", "after_id")
 """Names of the query's field for the id that precedes a page: OpenAI's and Anthropic's."""
 _CURSOR = re.compile(r"(?P<created_at>[0-9]{1,15})_(?P<id>.+)")
@@ -245,7 +244,7 @@ def _page(call: Call[None], items: Sequence[ListedT], usual: int, most: int) -> 
 
     The items are given with the newest first.
     """
-    order, limit = call.query.get("order"), limit_of(call, usual, most)
+    order, limit = call.query.get("order"), page_limit(call.query, usual, most)
     if order not in (None, "asc", "desc"):
         raise InvalidInput("`order` must be asc or desc", parameter="order")
     rest = _after_cursor(call, list(items)[::-1] if order == "asc" else list(items), is_rising=order == "asc")
@@ -255,18 +254,6 @@ def _page(call: Call[None], items: Sequence[ListedT], usual: int, most: int) -> 
         rest = rest[: _index(call, rest, "before_id")]
         return rest[-limit:], len(rest) > limit
     return rest[:limit], len(rest) > limit
-
-
-def limit_of(call: Call[None], usual: int, most: int) -> int:
-    """The query's `limit`: the number of items on a page of a list, `usual` unless it is given.
-
-    Raises:
-        InvalidInput: it is not a number from 1 to `most`.
-    """
-    limit = call.query.get("limit", str(usual))
-    if not (limit.isascii() and limit.isdecimal() and len(limit) <= _MAX_DIGITS and 1 <= int(limit) <= most):
-        raise InvalidInput(f"`limit` must be a number from 1 to {most}, not {limit[:40]!r}", parameter="limit")
-    return int(limit)
 
 
 def _after_cursor(call: Call[None], items: list[ListedT], *, is_rising: bool) -> list[ListedT]:

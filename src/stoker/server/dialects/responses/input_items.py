@@ -31,12 +31,12 @@ from stoker.server.dialects.responses.reasoning_types import Compaction, Reasoni
 from stoker.server.dialects.responses.sealing import sealed_summary
 from stoker.server.dialects.responses.summaries import summary_of
 from stoker.server.dialects.responses.tools import namespace_of
+from stoker.server.fields import page_limit
 from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json, Message, Part, TextPart
 
 _PAGE = 20
 _MAX_PAGE = 100
-_MAX_DIGITS = 9
 
 
 def input_parts(response_id: str, messages: Sequence[Message]) -> list[tuple[str, Message]]:
@@ -55,13 +55,12 @@ def page_of(parts: Sequence[tuple[str, Message]], query: Mapping[str, str]) -> I
     Raises:
         InvalidInput: a parameter of the query is invalid.
     """
-    order, limit = query.get("order", "desc"), query.get("limit", str(_PAGE))
+    order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidInput(f"`order` must be `asc` or `desc`, not {order[:40]!r}", parameter="order")
-    if not (limit.isascii() and limit.isdecimal() and len(limit) <= _MAX_DIGITS and 1 <= int(limit) <= _MAX_PAGE):
-        raise InvalidInput(f"`limit` must be a number from 1 to {_MAX_PAGE}, not {limit[:40]!r}", parameter="limit")
+    limit = page_limit(query, _PAGE, _MAX_PAGE)
     rest = _behind(list(parts) if order == "asc" else list(parts)[::-1], query.get("after"))
-    page = rest[: int(limit)]
+    page = rest[:limit]
     return InputItems(
         data=[item_of(item_id, part) for item_id, part in page],
         first_id=page[0][0] if page else None,
