@@ -84,7 +84,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Regular expression for lines to remove from the beginning of system prompts; may be repeated. Lines that change
     with each request, as some agents send, defeat the prefix cache."""
     media_urls: Literal["off", "public"] = "public"
-    """Download images and documents that requests name by URL: from public addresses only, or not at all."""
+    """Download images, recordings and documents that requests name by URL: from public addresses only, or not at all."""
     allowed_media_domains: tuple[str, ...] = ()
     """Domain from which files may be downloaded, including subdomains; may be repeated. Default: all public domains."""
     max_body_bytes: int = 32 * 2**20

@@ -1,4 +1,5 @@
-"""Resolves the files that a request's messages name: inserts images from URLs, stored files, and documents."""
+"""Resolves the files that a request's messages name: inserts images and recordings from URLs, stored files,
+and documents."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.chat.documents import DOCUMENT_TYPES, has_documents, message_parts, read_documents
+from stoker.core.media import MediaKind
 from stoker.errors import FileNotStored, InvalidInput, UnsupportedParameter
 from stoker.media.documents import DocumentReader
 from stoker.server.api import Call
@@ -117,8 +119,7 @@ async def fetch_files(
     """
     if config.media_urls == "off":
         return
-    takes_images = "image" in media
-    found = [each for each in references(messages, where) if each.url and (takes_images or not each.is_image)]
+    found = [each for each in references(messages, where) if each.url and (each.kind is None or each.kind in media)]
     _check_count(found, where)
     rules = rules or Rules(domains=config.allowed_media_domains)
     names = {reference.url: reference.where for reference in reversed(found)}
@@ -149,9 +150,11 @@ class Reference:
     """Id of a stored file. Exactly one of `url` and `file_id` is not empty."""
 
     @property
-    def is_image(self) -> bool:
-        """Whether the file must be an image, as opposed to a document."""
-        return self.part.get("type") not in DOCUMENT_TYPES
+    def kind(self) -> MediaKind | None:
+        """The kind of the file; None = a document."""
+        if self.part.get("type") in DOCUMENT_TYPES:
+            return None
+        return "audio" if self.part.get("type") == "audio_url" else "image"
 
     def put(self, data: bytes) -> None:
         """Replaces the URL or id in the part by the content of the file, in base64."""
@@ -166,6 +169,8 @@ class Reference:
                 part["file_data"] = encoded
             case {"image_url": Mapping()}:
                 part["image_url"] = {**part["image_url"], "url": encoded}
+            case {"type": "audio_url"}:
+                part["audio_url"] = {"url": encoded}
             case _:
                 part["image_url"] = encoded
         part.pop("file_id", None)
@@ -189,6 +194,8 @@ def _reference(part: dict[str, Any], where: str) -> Reference | None:
             return _by_url(part, f"{where}.source", url)
         case {"type": "image_url" | "input_image", "image_url": {"url": str(url)} | str(url)}:
             return _by_url(part, f"{where}.image_url", url)
+        case {"type": "audio_url", "audio_url": {"url": str(url)} | str(url)}:
+            return _by_url(part, f"{where}.audio_url", url)
         case {"type": "input_file", "file_url": str(url)}:
             return _by_url(part, f"{where}.file_url", url)
         case _:
