@@ -20,6 +20,7 @@ from stoker.server.batches.batches import Batches, owner_in_store
 from stoker.server.batches.files import FileStore
 from stoker.server.config import ServerConfig
 from stoker.server.remote_files.fetch import Rules, fetch
+from stoker.server.remote_files.local import is_local, read_file
 from stoker.text.media_parts import MAX_MEDIA, MAX_MEDIA_BYTES, MAX_REQUEST_BYTES
 
 _AT_A_TIME = 4
@@ -105,31 +106,38 @@ def _content(path: Path, reference: Reference) -> bytes:
 async def fetch_files(
     messages: object, media: Collection[str], config: ServerConfig, where: str, rules: Rules | None = None
 ) -> None:
-    """Replaces each URL of a file by a `data:` URL, if the settings allow downloads and the model accepts such files.
+    """Replaces each URL of a file by a `data:` URL, if the settings allow its kind and the model accepts such files.
 
     Args:
         messages: plain JSON in the shape of any API; modified in place.
         media: the kinds of files that the model accepts, such as `image`.
-        config: says whether files are downloaded, and from which domains.
+        config: says whether files are downloaded, and from which domains, and which folder has local files.
         where: name of the messages' field in the request, for errors.
         rules: replaces the rules of `config`, for tests.
 
     Raises:
         InvalidInput: there are too many URLs, or one cannot be fetched.
     """
-    if config.media_urls == "off":
-        return
     found = [each for each in references(messages, where) if each.url and (each.kind is None or each.kind in media)]
+    found = [each for each in found if (config.media_path if each.is_local else config.media_urls != "off")]
     _check_count(found, where)
     rules = rules or Rules(domains=config.allowed_media_domains)
     names = {reference.url: reference.where for reference in reversed(found)}
     loop = asyncio.get_running_loop()
-    fetching = [loop.run_in_executor(_threads, fetch, url, MAX_MEDIA_BYTES, rules, path) for url, path in names.items()]
+    fetching = [
+        loop.run_in_executor(_threads, _content_of, url, config.media_path, rules, path) for url, path in names.items()
+    ]
     files = dict(zip(names, await asyncio.gather(*fetching), strict=True))
     if sum(map(len, files.values())) > MAX_REQUEST_BYTES:
         raise InvalidInput(f"the files of `{where}` are too large together", parameter=where)
     for reference in found:
         reference.put(files[reference.url])
+
+
+def _content_of(url: str, folder: str, rules: Rules, where: str) -> bytes:
+    if is_local(url):
+        return read_file(url, folder, MAX_MEDIA_BYTES, where)
+    return fetch(url, MAX_MEDIA_BYTES, rules, where)
 
 
 def _check_count(found: list[Reference], where: str) -> None:
@@ -155,6 +163,11 @@ class Reference:
         if self.part.get("type") in DOCUMENT_TYPES:
             return None
         return "audio" if self.part.get("type") == "audio_url" else "image"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the URL names a file of this machine."""
+        return is_local(self.url)
 
     def put(self, data: bytes) -> None:
         """Replaces the URL or id in the part by the content of the file, in base64."""
@@ -203,5 +216,5 @@ def _reference(part: dict[str, Any], where: str) -> Reference | None:
 
 
 def _by_url(part: dict[str, Any], where: str, url: str) -> Reference | None:
-    is_elsewhere = url[:8].lower().startswith(("http://", "https://"))
-    return Reference(part, where, url=url) if is_elsewhere else None
+    is_file = is_local(url) or url[:8].lower().startswith(("http://", "https://"))
+    return Reference(part, where, url=url) if is_file else None
