@@ -36,6 +36,8 @@ ADMIN = [
     ("POST", "/models/unload", {"model": "x"}),
     ("POST", "/lora-adapters", []),
     ("DELETE", "/lora-adapters/x", None),
+    ("POST", "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "/m/x.gguf"}),
+    ("POST", "/v1/unload_lora_adapter", {"lora_name": "x"}),
     ("GET", "/engine/prefix/0", None),
 ]
 
