@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from stoker.chat.documents import DOCUMENT_TYPES, has_documents, message_parts, read_documents
 from stoker.core.media import MediaKind
+from stoker.engine.cards import media_refused
 from stoker.errors import FileNotStored, InvalidInput, UnsupportedParameter
 from stoker.media.documents import DocumentReader
 from stoker.server.api import Call
@@ -29,7 +30,9 @@ _threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="stoker-fetch")
 _readers = ThreadPoolExecutor(_READ_AT_A_TIME, thread_name_prefix="stoker-documents")
 
 
-async def resolve_files(call: Call[Any], media: Collection[str], messages: object, where: str) -> None:
+async def resolve_files(
+    call: Call[Any], media: Collection[str], messages: object, where: str, refusal: str | None = None
+) -> None:
     """Inserts all files that messages name by URL or id, and replaces documents by their text and images.
 
     Args:
@@ -37,13 +40,18 @@ async def resolve_files(call: Call[Any], media: Collection[str], messages: objec
         media: the kinds of files that the model accepts, such as `image`.
         messages: plain JSON in the shape of any API; modified in place.
         where: name of the messages' field in the request, for errors.
+        refusal: the reason why the model accepts no images, see `ModelCard.media_refusal`; None = no model is
+            chosen yet, and URLs of files that no loaded model accepts stay.
 
     Raises:
         InvalidInput: a file cannot be downloaded, is too large, or cannot be read.
         FileNotStored: the client has no stored file of that id.
-        UnsupportedParameter: a stored file is named, but the server stores no files.
+        UnsupportedParameter: a stored file is named, but the server stores no files; or the model does not accept a
+            file that is named by URL.
     """
     if has_documents(messages) or any(references(messages, where)):
+        if refusal is not None:
+            _check_kinds(references(messages, where), media, refusal)
         await call.wait(_resolve(call, media, messages, where))
 
 
@@ -58,6 +66,13 @@ async def _resolve(call: Call[Any], media: Collection[str], messages: object, wh
         takes_images = "image" in media
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(_readers, _read, messages, reader, takes_images, where)
+
+
+def _check_kinds(found: Iterable[Reference], media: Collection[str], refusal: str) -> None:
+    """Refuses files with URLs that the model does not accept, in the words for those that are sent as base64."""
+    for reference in found:
+        if reference.url and reference.kind is not None and reference.kind not in media:
+            raise media_refused(reference.kind, refusal)
 
 
 def _read(messages: object, reader: DocumentReader, takes_images: bool, where: str) -> None:
