@@ -70,6 +70,7 @@ _PATHS = frozenset(
         "chat_template_file",
         "kv_cache_dir",
         "llama_server_path",
+        "media_path",
         "models_dir",
         "script",
         "slot_save_path",

@@ -134,6 +134,7 @@ SYNONYMS = {
     "--prompt": "PROMPT",
     "-p": "--port",
     "--listen": "--host",
+    "--allowed-local-media-path": "--media-path",
     "--bind": "--host",
 }
 """Options of llama.cpp, Ollama and vLLM -> their names in Stoker; a name in capitals is a positional argument."""

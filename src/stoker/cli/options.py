@@ -219,6 +219,7 @@ SECURITY: OptionGroup = _panel(
     allowed_hosts=_Opt(str, metavar="NAME"),
     media_urls=Literal["off", "public"],
     allowed_media_domains=_Opt(list[str], ("--allowed-media-domain",), "DOMAIN"),
+    media_path=_Opt(str, metavar="FOLDER"),
 )
 _SCENARIO_HELP = (
     "Scenario: distinct, shared, agent, mixed, restart, cold, offline, or all; may be repeated. [default: distinct]"

@@ -1,7 +1,8 @@
-"""`/lora-adapters`: lists, loads, scales and removes a model's LoRA adapters. llama-server's API, extended by names."""
+"""Lists, loads, scales and removes a model's LoRA adapters: llama-server's API, extended by names, and vLLM's."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
@@ -15,7 +16,7 @@ from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import InvalidInput
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response
-from stoker.server.fields import FieldTable, decode_request, honoured
+from stoker.server.fields import FieldTable, Ignored, Refused, decode_request, honoured
 from stoker.server.request.fields import Int
 
 router = Router(api="native")
@@ -31,6 +32,23 @@ class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Path of a GGUF file on the server's disk."""
     scale: float | None = None
     """Scale for requests that choose no adapters. Not given: 0, that is, only requests that name the adapter use it."""
+
+
+class LoadByNameRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/load_lora_adapter`."""
+
+    model: str | None = None
+    lora_name: str | None = None
+    """Name of the adapter in requests."""
+    lora_path: str | None = None
+    """Path of a GGUF file on the server's disk."""
+
+
+class UnloadByNameRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/unload_lora_adapter`."""
+
+    model: str | None = None
+    lora_name: str | None = None
 
 
 class AdapterScale(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +79,16 @@ class AdaptersChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LOAD_ADAPTER_FIELDS: FieldTable = honoured(LoadAdapterRequest)
+LOAD_BY_NAME_FIELDS: FieldTable = honoured(
+    LoadByNameRequest,
+    {
+        "load_inplace": Refused("remove the loaded adapter first", (False,)),
+        "is_3d_lora_weight": Ignored("the file describes its matrices"),
+    },
+)
+UNLOAD_BY_NAME_FIELDS: FieldTable = honoured(
+    UnloadByNameRequest, {"lora_int_id": Ignored("adapters are told apart by their names")}
+)
 
 
 @router.endpoint(
@@ -105,6 +133,34 @@ async def delete(call: Call[None]) -> Response:
     return await _change(call, None, ChangeAdapters(unload=call.path_parameter("name")))
 
 
+@router.endpoint(
+    "POST",
+    "/v1/load_lora_adapter",
+    "Loads a LoRA adapter, as in vLLM.",
+    body=LoadByNameRequest,
+    fields=LOAD_BY_NAME_FIELDS,
+    reply=AdaptersChanged,
+    is_admin=True,
+)
+async def load_by_name(call: Call[LoadByNameRequest]) -> Response:
+    name, path = _given(call.body.lora_name, "lora_name"), _given(call.body.lora_path, "lora_path")
+    return await _change(call, call.body.model, ChangeAdapters(load=_adapter(name, path)))
+
+
+@router.endpoint(
+    "POST",
+    "/v1/unload_lora_adapter",
+    "Removes a LoRA adapter, as in vLLM; running requests that use it finish first.",
+    body=UnloadByNameRequest,
+    fields=UNLOAD_BY_NAME_FIELDS,
+    reply=AdaptersChanged,
+    is_admin=True,
+)
+async def unload_by_name(call: Call[UnloadByNameRequest]) -> Response:
+    name = _given(call.body.lora_name, "lora_name")
+    return await _change(call, call.body.model, ChangeAdapters(unload=name))
+
+
 async def _change(call: Call[Any], model: str | None, change: ChangeAdapters) -> Response:
     changing = call.registry.change_adapters(model or call.query.get("model"), change)
     return json_response(AdaptersChanged(adapters=_entries(await call.wait(changing))))
@@ -118,7 +174,23 @@ def _load_request(wire: LoadAdapterRequest) -> AdapterSpec:
     """
     if not wire.path:
         raise InvalidInput("`path` is missing: the GGUF file of the adapter", parameter="path")
-    return AdapterSpec(name=wire.name or PurePath(wire.path).stem, path=wire.path, scale=wire.scale or 0.0)
+    return _adapter(wire.name or PurePath(wire.path).stem, wire.path, wire.scale or 0.0)
+
+
+def _adapter(name: str, path: str, scale: float = 0.0) -> AdapterSpec:
+    """The adapter in a file. The server's `~` may begin the path, as on the command line."""
+    return AdapterSpec(name=name, path=os.path.expanduser(path), scale=scale)
+
+
+def _given(value: str | None, name: str) -> str:
+    """A required field.
+
+    Raises:
+        InvalidInput: the field is missing or empty.
+    """
+    if not value:
+        raise InvalidInput(f"`{name}` is missing", parameter=name)
+    return value
 
 
 def _scales_request(body: bytes) -> dict[int, float]:

@@ -84,9 +84,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Regular expression for lines to remove from the beginning of system prompts; may be repeated. Lines that change
     with each request, as some agents send, defeat the prefix cache."""
     media_urls: Literal["off", "public"] = "public"
-    """Download images and documents that requests name by URL: from public addresses only, or not at all."""
+    """Download images, recordings and documents that requests name by URL: from public addresses, or not at all."""
     allowed_media_domains: tuple[str, ...] = ()
     """Domain from which files may be downloaded, including subdomains; may be repeated. Default: all public domains."""
+    media_path: str = ""
+    """Folder of this machine whose images, recordings and documents any client may name by file:// URLs, with a
+    relative or an absolute path; symbolic links below it are not followed. Default: none."""
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 64
     """Maximum number of answers of one HTTP request: its prompts times `n`."""

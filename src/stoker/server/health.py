@@ -1,6 +1,11 @@
-"""`GET /health`: whether the served models can answer now, by their last reports; it sends nothing to the engines."""
+"""`GET /health`: whether the served models can answer now, by their last reports; it sends nothing to the engines.
+
+`GET /version` names the version of the server, as in vLLM.
+"""
 
 from __future__ import annotations
+
+from importlib.metadata import version
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -51,6 +56,12 @@ class HealthReply(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorDetail | UnsetType = UNSET
 
 
+class VersionReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply of `GET /version`."""
+
+    version: str
+
+
 @router.endpoint(
     "GET",
     HEALTH_PATHS[0],
@@ -69,6 +80,11 @@ async def health(call: Call[None]) -> Response:
         return json_response(HealthReply(status="ok", models=models))
     reply = HealthReply(status=ailing[1].state, models=models, error=_error(*ailing))
     return _not_ready(reply)
+
+
+@router.endpoint("GET", "/version", "Shows the version of Stoker.", reply=VersionReply)
+async def show_version(_call: Call[None]) -> Response:
+    return json_response(VersionReply(version=version("stoker")))
 
 
 def _not_ready(reply: HealthReply) -> Response:

@@ -24,7 +24,7 @@ MAX_MEDIA = 64
 MAX_REQUEST_BYTES = 64 << 20
 """Maximum size of all files of one request."""
 
-MEDIA_TYPES = frozenset({"image_url", "input_image", "image", "input_audio"})
+MEDIA_TYPES = frozenset({"image_url", "input_image", "image", "input_audio", "audio_url"})
 """Types of parts that `media_part` reads."""
 
 _FORMATS: Mapping[MediaKind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, MP3, FLAC, OGG, M4A or WebM"}
@@ -66,6 +66,12 @@ def media_part(kind: str, fields: Mapping[object, object], where: str) -> MediaP
         given = fields.get("input_audio")
         data = cast("Mapping[object, object]", given).get("data") if isinstance(given, Mapping) else None
         return MediaPart(media_from_base64(data, "audio", f"{where}.input_audio.data"))
+    if kind == "audio_url":
+        url = fields.get("audio_url")
+        if isinstance(url, Mapping):
+            given = cast("Mapping[object, object]", url)
+            return MediaPart(media_from_base64(given.get("url"), "audio", f"{where}.audio_url.url"))
+        return MediaPart(media_from_base64(url, "audio", f"{where}.audio_url"))
     return MediaPart(_image(kind, fields, where))
 
 

@@ -28,4 +28,22 @@ LOAD = EndpointProbes(
     },
 )
 
-PROBES = (LOAD,)
+LOAD_BY_NAME = EndpointProbes(
+    endpoint("POST", "/v1/load_lora_adapter"),
+    {"lora_name": "sql", "lora_path": "/m/a.gguf"},
+    {
+        "model": Probe("nobody", refused, is_strict=True),
+        "lora_name": Probe("poet", _loads(name="poet", path="/m/a.gguf", scale=0.0)),
+        "lora_path": Probe("/m/b.gguf", _loads(name="sql", path="/m/b.gguf")),
+    },
+)
+UNLOAD_BY_NAME = EndpointProbes(
+    endpoint("POST", "/v1/unload_lora_adapter"),
+    {"lora_name": "sql"},
+    {
+        "model": Probe("nobody", refused, is_strict=True),
+        "lora_name": Probe("poet", lambda exchange: exchange.runtime.adapter_changes == [(None, "poet", None)]),
+    },
+)
+
+PROBES = (LOAD, LOAD_BY_NAME, UNLOAD_BY_NAME)

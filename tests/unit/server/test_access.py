@@ -36,6 +36,8 @@ ADMIN = [
     ("POST", "/models/unload", {"model": "x"}),
     ("POST", "/lora-adapters", []),
     ("DELETE", "/lora-adapters/x", None),
+    ("POST", "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "/m/x.gguf"}),
+    ("POST", "/v1/unload_lora_adapter", {"lora_name": "x"}),
     ("GET", "/engine/prefix/0", None),
 ]
 
@@ -54,14 +56,14 @@ PATHS = [(endpoint.method, path) for endpoint in ENDPOINTS for path in endpoint.
 @pytest.mark.parametrize(("method", "path"), [*PATHS, ("GET", "/nothing"), ("PUT", "/v1/models")])
 def test_only_health_and_the_page_are_answered_without_a_key(method: str, path: str):
     reply = request(method, path.replace("{name:path}", "app.js").replace("{", "").replace("}", ""), api_key=KEYS)
-    if path in ("/health", "/v1/health", "/", "/ui/{name:path}"):
+    if path in ("/health", "/v1/health", "/ping", "/", "/ui/{name:path}"):
         assert reply.status_code == 200
     else:
         assert reply.status_code == 401
         assert reply.headers["WWW-Authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("path", ["/health", "/v1/health"])
+@pytest.mark.parametrize("path", ["/health", "/v1/health", "/ping"])
 def test_health_is_open_to_those_who_look_and_to_nobody_else(path: str):
     assert request("HEAD", path, api_key=KEYS).status_code == 200
     assert request("POST", path, api_key=KEYS).status_code == 401

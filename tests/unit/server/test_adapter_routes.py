@@ -57,6 +57,31 @@ def test_what_is_neither(content: bytes):
     assert runtime.adapter_changes == []
 
 
+def test_vllm_s_requests_load_and_remove_adapters():
+    runtime = FakeRuntime()
+    load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+    assert send(runtime, "POST", load, json={"lora_name": "sql", "lora_path": "/m/a.gguf"}).status_code == 200
+    assert send(runtime, "POST", unload, json={"lora_name": "sql", "lora_int_id": 3}).json()["success"] is True
+    assert runtime.adapter_changes == [(AdapterSpec(name="sql", path="/m/a.gguf"), None, None), (None, "sql", None)]
+    for path, body, parameter in (
+        (load, {"lora_name": "sql"}, "lora_path"),
+        (load, {"lora_name": "", "lora_path": "/m/a.gguf"}, "lora_name"),
+        (load, {"lora_name": "sql", "lora_path": "/m/a.gguf", "load_inplace": True}, "load_inplace"),
+        (unload, {}, "lora_name"),
+    ):
+        refused = send(runtime, "POST", path, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, parameter)
+    assert len(runtime.adapter_changes) == 2
+
+
+def test_the_path_of_an_adapter_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    runtime = FakeRuntime()
+    send(runtime, "POST", json={"path": "~/sql.gguf"})
+    send(runtime, "POST", "/v1/load_lora_adapter", json={"lora_name": "sql", "lora_path": "~/sql.gguf"})
+    assert [load for load, _, _ in runtime.adapter_changes] == [AdapterSpec(name="sql", path="/home/me/sql.gguf")] * 2
+
+
 def test_they_are_listed_beside_their_model():
     runtime = FakeRuntime()
     runtime.adapters = [SQL]

@@ -170,6 +170,24 @@ def test_an_image_for_a_model_that_takes_none_is_still_refused():
     assert (response.status_code, "takes no images" in response.text) == (400, True)
 
 
+@pytest.mark.parametrize("kind", ["image", "audio"])
+def test_so_is_one_with_a_url_in_every_api(kind: str):
+    part = {"type": f"{kind}_url", f"{kind}_url": {"url": "https://example.com/file"}}
+    blocks = [{"type": "image", "source": {"type": "url", "url": "https://example.com/file"}}]
+    item = [{"role": "user", "content": [{"type": "input_image", "image_url": "https://example.com/file"}]}]
+    asked: list[tuple[str, Any]] = [(CHAT, chat(part))]
+    if kind == "image":
+        asked += [
+            ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": blocks}]}),
+            ("/v1/responses", {"input": item}),
+        ]
+    for path, body in asked:
+        response = ask(make_app(FakeRuntime()), "POST", path, json=body)
+        assert response.status_code == 400
+        assert f"takes no {kind}" in response.text
+        assert "--mmproj" in response.text
+
+
 def image_part() -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": data_url(picture("red"))}}
 

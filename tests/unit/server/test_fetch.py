@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -15,10 +16,12 @@ from stoker.errors import InvalidInput
 from stoker.server.config import ServerConfig
 from stoker.server.remote_files.fetch import Rules, fetch, is_public
 from stoker.server.remote_files.messages import fetch_files
+from stoker.text.media_parts import media_of_parts
 from stoker.text.messages import message_from_dict
 from tests.projector_files import picture
 
 PUBLIC = "93.184.216.34"
+WAV = b"RIFF\0\0\0\0WAVEfmt "
 Reply = Callable[[socket.socket, bytes], None]
 
 
@@ -240,6 +243,19 @@ def test_urls_of_every_dialect_become_files():
     assert found[1]["image_url"] == found[0]["image_url"]["url"]
     assert found[2]["source"]["type"] == found[3]["content"][0]["source"]["type"] == "base64"
     assert found[4]["text"] == url
+
+
+def test_urls_of_recordings_are_fetched_if_the_model_takes_audio():
+    url = "http://example.com/call.wav"
+    sent = json.dumps([{"content": [{"type": "audio_url", "audio_url": {"url": url}}]}])
+    short = json.dumps([{"content": [{"type": "audio_url", "audio_url": url}]}])
+    with serving(answer(WAV)) as (rules, requests, _):
+        assert fetched(json.loads(sent), rules, None, "image") == json.loads(sent)
+        assert not requests
+        for messages in (sent, short):
+            part = message_from_dict({"role": "user", **fetched(json.loads(messages), rules, None, "audio")[0]}, "m")
+            assert [media.kind for media in media_of_parts(cast("Sequence[Any]", part.content))] == ["audio"]
+    assert len(requests) == 2
 
 
 def test_what_a_url_gives_is_no_image_because_its_server_says_so():

@@ -3,6 +3,7 @@ import logging
 
 import pytest
 
+import stoker
 from stoker.engine.health import Health
 from stoker.errors import (
     BackendError,
@@ -245,10 +246,14 @@ def test_long_names_are_not_echoed_whole():
     assert len(response.content) < 10_000
 
 
+def test_the_version_is_that_of_the_package():
+    assert ask(make_app(FakeRuntime()), "GET", "/version").json() == {"version": stoker.__version__}
+
+
 def test_health_tells_when_a_model_is_not_ready():
     runtime = FakeRuntime()
     app = make_app(runtime)
-    for path in ("/health", "/v1/health"):
+    for path in ("/health", "/v1/health", "/ping"):
         response = ask(app, "GET", path)
         assert (response.status_code, response.json()["status"]) == (200, "ok")
     runtime.state = Health(is_ready=True, state="ready", num_restarts=1, last_error="killed")

@@ -47,6 +47,8 @@ def part(raw: dict[str, Any]) -> Any:
             RED,
         ),
         ({"type": "input_audio", "input_audio": {"data": base64_of(WAV), "format": "mp3"}}, "audio", WAV),
+        ({"type": "audio_url", "audio_url": {"url": data_url(WAV, "audio/wav")}}, "audio", WAV),
+        ({"type": "audio_url", "audio_url": base64_of(WAV)}, "audio", WAV),
     ],
 )
 def test_every_shape_gives_the_file(raw: dict[str, Any], kind: str, data: bytes):
@@ -114,6 +116,10 @@ def test_little_detail_reduces_an_image_and_makes_it_another_one():
         ({"type": "image_url", "image_url": base64_of(WAV)}, InvalidInput, "PNG, JPEG, WebP or GIF"),
         ({"type": "image_url", "image_url": "A" * (MAX_MEDIA_BYTES * 2)}, InvalidInput, "is larger than"),
         ({"type": "input_audio", "input_audio": {"data": base64_of(RED)}}, InvalidInput, "WAV, MP3, FLAC"),
+        ({"type": "audio_url", "audio_url": {"url": data_url(RED)}}, InvalidInput, "WAV, MP3, FLAC"),
+        ({"type": "audio_url", "audio_url": {"url": "https://example.com/a.wav"}}, UnsupportedParameter, "not fetched"),
+        ({"type": "audio_url", "audio_url": {}}, InvalidInput, "must be the file"),
+        ({"type": "audio_url"}, InvalidInput, "must be the file"),
         (
             {"type": "image", "source": {"type": "url"}, "transformations": {"oversized_image": "crop"}},
             InvalidInput,

@@ -24,7 +24,7 @@ from stoker.server.observe.account import account_of
 CROWDED = "is_crowded"
 """Key in a scope's state: the connection is beyond `max_connections`. Set by the protocol."""
 
-HEALTH_PATHS = ("/health", "/v1/health")
+HEALTH_PATHS = ("/health", "/v1/health", "/ping")
 """Paths that need no API key, because load balancers have none."""
 
 UI_FOLDER = "/ui/"

@@ -1,16 +1,19 @@
-"""Resolves the files that a request's messages name: inserts images from URLs, stored files, and documents."""
+"""Resolves the files that a request's messages name: inserts images and recordings from URLs, stored files,
+and documents."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.chat.documents import DOCUMENT_TYPES, has_documents, message_parts, read_documents
+from stoker.core.media import MediaKind
+from stoker.engine.cards import media_refused
 from stoker.errors import FileNotStored, InvalidInput, UnsupportedParameter
 from stoker.media.documents import DocumentReader
 from stoker.server.api import Call
@@ -18,6 +21,7 @@ from stoker.server.batches.batches import Batches, owner_in_store
 from stoker.server.batches.files import FileStore
 from stoker.server.config import ServerConfig
 from stoker.server.remote_files.fetch import Rules, fetch
+from stoker.server.remote_files.local import is_local, read_file
 from stoker.text.media_parts import MAX_MEDIA, MAX_MEDIA_BYTES, MAX_REQUEST_BYTES
 
 _AT_A_TIME = 4
@@ -26,7 +30,9 @@ _threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="stoker-fetch")
 _readers = ThreadPoolExecutor(_READ_AT_A_TIME, thread_name_prefix="stoker-documents")
 
 
-async def resolve_files(call: Call[Any], media: Collection[str], messages: object, where: str) -> None:
+async def resolve_files(
+    call: Call[Any], media: Collection[str], messages: object, where: str, refusal: str | None = None
+) -> None:
     """Inserts all files that messages name by URL or id, and replaces documents by their text and images.
 
     Args:
@@ -34,13 +40,18 @@ async def resolve_files(call: Call[Any], media: Collection[str], messages: objec
         media: the kinds of files that the model accepts, such as `image`.
         messages: plain JSON in the shape of any API; modified in place.
         where: name of the messages' field in the request, for errors.
+        refusal: the reason why the model accepts no images, see `ModelCard.media_refusal`; None = no model is
+            chosen yet, and URLs of files that no loaded model accepts stay.
 
     Raises:
         InvalidInput: a file cannot be downloaded, is too large, or cannot be read.
         FileNotStored: the client has no stored file of that id.
-        UnsupportedParameter: a stored file is named, but the server stores no files.
+        UnsupportedParameter: a stored file is named, but the server stores no files; or the model does not accept a
+            file that is named by URL.
     """
     if has_documents(messages) or any(references(messages, where)):
+        if refusal is not None:
+            _check_kinds(references(messages, where), media, refusal)
         await call.wait(_resolve(call, media, messages, where))
 
 
@@ -55,6 +66,13 @@ async def _resolve(call: Call[Any], media: Collection[str], messages: object, wh
         takes_images = "image" in media
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(_readers, _read, messages, reader, takes_images, where)
+
+
+def _check_kinds(found: Iterable[Reference], media: Collection[str], refusal: str) -> None:
+    """Refuses files with URLs that the model does not accept, in the words for those that are sent as base64."""
+    for reference in found:
+        if reference.url and reference.kind is not None and reference.kind not in media:
+            raise media_refused(reference.kind, refusal)
 
 
 def _read(messages: object, reader: DocumentReader, takes_images: bool, where: str) -> None:
@@ -103,32 +121,38 @@ def _content(path: Path, reference: Reference) -> bytes:
 async def fetch_files(
     messages: object, media: Collection[str], config: ServerConfig, where: str, rules: Rules | None = None
 ) -> None:
-    """Replaces each URL of a file by a `data:` URL, if the settings allow downloads and the model accepts such files.
+    """Replaces each URL of a file by a `data:` URL, if the settings allow its kind and the model accepts such files.
 
     Args:
         messages: plain JSON in the shape of any API; modified in place.
         media: the kinds of files that the model accepts, such as `image`.
-        config: says whether files are downloaded, and from which domains.
+        config: says whether files are downloaded, and from which domains, and which folder has local files.
         where: name of the messages' field in the request, for errors.
         rules: replaces the rules of `config`, for tests.
 
     Raises:
         InvalidInput: there are too many URLs, or one cannot be fetched.
     """
-    if config.media_urls == "off":
-        return
-    takes_images = "image" in media
-    found = [each for each in references(messages, where) if each.url and (takes_images or not each.is_image)]
+    found = [each for each in references(messages, where) if each.url and (each.kind is None or each.kind in media)]
+    found = [each for each in found if (config.media_path if each.is_local else config.media_urls != "off")]
     _check_count(found, where)
     rules = rules or Rules(domains=config.allowed_media_domains)
     names = {reference.url: reference.where for reference in reversed(found)}
     loop = asyncio.get_running_loop()
-    fetching = [loop.run_in_executor(_threads, fetch, url, MAX_MEDIA_BYTES, rules, path) for url, path in names.items()]
+    fetching = [
+        loop.run_in_executor(_threads, _content_of, url, config.media_path, rules, path) for url, path in names.items()
+    ]
     files = dict(zip(names, await asyncio.gather(*fetching), strict=True))
     if sum(map(len, files.values())) > MAX_REQUEST_BYTES:
         raise InvalidInput(f"the files of `{where}` are too large together", parameter=where)
     for reference in found:
         reference.put(files[reference.url])
+
+
+def _content_of(url: str, folder: str, rules: Rules, where: str) -> bytes:
+    if is_local(url):
+        return read_file(url, folder, MAX_MEDIA_BYTES, where)
+    return fetch(url, MAX_MEDIA_BYTES, rules, where)
 
 
 def _check_count(found: list[Reference], where: str) -> None:
@@ -149,9 +173,16 @@ class Reference:
     """Id of a stored file. Exactly one of `url` and `file_id` is not empty."""
 
     @property
-    def is_image(self) -> bool:
-        """Whether the file must be an image, as opposed to a document."""
-        return self.part.get("type") not in DOCUMENT_TYPES
+    def kind(self) -> MediaKind | None:
+        """The kind of the file; None = a document."""
+        if self.part.get("type") in DOCUMENT_TYPES:
+            return None
+        return "audio" if self.part.get("type") == "audio_url" else "image"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the URL names a file of this machine."""
+        return is_local(self.url)
 
     def put(self, data: bytes) -> None:
         """Replaces the URL or id in the part by the content of the file, in base64."""
@@ -166,6 +197,8 @@ class Reference:
                 part["file_data"] = encoded
             case {"image_url": Mapping()}:
                 part["image_url"] = {**part["image_url"], "url": encoded}
+            case {"type": "audio_url"}:
+                part["audio_url"] = {"url": encoded}
             case _:
                 part["image_url"] = encoded
         part.pop("file_id", None)
@@ -189,6 +222,8 @@ def _reference(part: dict[str, Any], where: str) -> Reference | None:
             return _by_url(part, f"{where}.source", url)
         case {"type": "image_url" | "input_image", "image_url": {"url": str(url)} | str(url)}:
             return _by_url(part, f"{where}.image_url", url)
+        case {"type": "audio_url", "audio_url": {"url": str(url)} | str(url)}:
+            return _by_url(part, f"{where}.audio_url", url)
         case {"type": "input_file", "file_url": str(url)}:
             return _by_url(part, f"{where}.file_url", url)
         case _:
@@ -196,5 +231,5 @@ def _reference(part: dict[str, Any], where: str) -> Reference | None:
 
 
 def _by_url(part: dict[str, Any], where: str, url: str) -> Reference | None:
-    is_elsewhere = url[:8].lower().startswith(("http://", "https://"))
-    return Reference(part, where, url=url) if is_elsewhere else None
+    is_file = is_local(url) or url[:8].lower().startswith(("http://", "https://"))
+    return Reference(part, where, url=url) if is_file else None

@@ -25,6 +25,7 @@ from stoker.server.errors import on_bug, on_http_error, on_stoker_error
 from stoker.server.leasing import LeaseBorder
 from stoker.server.observe.response_counts import ResponseCounts
 from stoker.server.observe.tracing import Tracing
+from stoker.server.remote_files.local import check_folder
 from stoker.server.transport.middleware import RequestBorder
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ def create_app(
         parts: values that endpoints share and would otherwise create, see `Server.part`.
 
     Raises:
-        ConfigError: the API keys cannot be read.
+        ConfigError: the API keys cannot be read, or `media_path` is not a directory.
     """
+    check_folder(config.media_path)
     counts = next((part for part in parts if isinstance(part, ResponseCounts)), ResponseCounts())
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
     starlette = Starlette(routes=_ROUTES, exception_handlers=handlers)

@@ -40,7 +40,9 @@ router = Router(api="Anthropic", error=AnthropicError)
 async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
     served = await call.lease(call.body.model)
     caller = call.caller("msg", "_")
-    await resolve_files(call, served.runtime.card.media, call.body.messages, "messages")
+    await resolve_files(
+        call, served.runtime.card.media, call.body.messages, "messages", served.runtime.card.media_refusal
+    )
     asked = await call.off_loop_if_long(message_request, call.body, served.runtime, caller, call.config)
     asking = Asked(call.request, call.config, served, asked)
     thinking = call.body.thinking
@@ -62,7 +64,7 @@ async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
 )
 async def count_tokens(call: Call[CountTokensRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
-    await resolve_files(call, runtime.card.media, call.body.messages, "messages")
+    await resolve_files(call, runtime.card.media, call.body.messages, "messages", runtime.card.media_refusal)
     question = await call.off_loop(counting, call.body, runtime, call.thoughts, call.config)
     counted = await call.wait(runtime.ask(question))
     return json_response(TokenCount(counted.num_entries))

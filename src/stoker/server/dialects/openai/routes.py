@@ -52,7 +52,9 @@ router = Router(api="OpenAI")
 async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | EventStream:
     served = await call.lease(call.body.model)
     caller = call.caller("chatcmpl")
-    await resolve_files(call, served.runtime.card.media, call.body.messages, "messages")
+    await resolve_files(
+        call, served.runtime.card.media, call.body.messages, "messages", served.runtime.card.media_refusal
+    )
     asked = await call.off_loop_if_long(chat_request, call.body, served.runtime, caller, call.config)
     asking, options = Asked(call.request, call.config, served, asked), _stream_options(call.body)
     has_timings = bool(call.body.timings_per_token)
@@ -74,7 +76,7 @@ async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | Even
 )
 async def chat_input_tokens(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
-    await resolve_files(call, runtime.card.media, call.body.messages, "messages")
+    await resolve_files(call, runtime.card.media, call.body.messages, "messages", runtime.card.media_refusal)
     question = await call.off_loop(chat_counting, call.body, runtime, call.thoughts)
     counted = await call.wait(runtime.ask(question))
     return json_response(InputTokens(counted.num_entries))

@@ -218,7 +218,7 @@ async def _understand(
     store, conversations, wire = stored_responses(call), kept_conversations(call), call.body
     conversation_id = conversation_id_of(wire)
     served = await call.lease(wire.model)
-    await resolve_files(call, served.runtime.card.media, wire.input, "input")
+    await resolve_files(call, served.runtime.card.media, wire.input, "input", served.runtime.card.media_refusal)
     added = input_messages(wire, partial(store.message, call.owner), is_optional=is_input_optional)
     if conversation_id is not None:
         earlier = conversations.get(call.owner, conversation_id, "conversation").messages
