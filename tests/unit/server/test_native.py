@@ -235,6 +235,8 @@ def test_a_client_of_vllm_tokenizes_with_the_server():
     assert post(runtime, "/tokenize", prompt="hi", add_special_tokens=False).json()["tokens"] == [104, 105]
     assert post(runtime, "/tokenize", prompt="hi").json()["tokens"] == [256, 104, 105]
     assert post(runtime, "/tokenize", prompt="hi", content="hi").json()["error"]["param"] == "prompt"
+    messages = [{"role": "user", "content": "hi"}]
+    assert "/apply-template" in post(runtime, "/tokenize", messages=messages).json()["error"]["message"]
     assert post(runtime, "/detokenize", tokens=[104, 105]).json()["prompt"] == "hi"
     info = ask(make_app(runtime), "GET", "/tokenizer_info").json()
     assert info == {"bos_token": None, "eos_token": None, "chat_template": None}

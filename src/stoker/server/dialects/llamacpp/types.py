@@ -296,6 +296,8 @@ _OWN: FieldTable = {
 
 NATIVE_COMPLETION_FIELDS: FieldTable = honoured(NativeCompletionRequest, SHARED, _OWN)
 INFILL_FIELDS: FieldTable = honoured(InfillRequest, SHARED, _OWN)
-TOKENIZE_FIELDS: FieldTable = honoured(TokenizeRequest)
+TOKENIZE_FIELDS: FieldTable = honoured(
+    TokenizeRequest, {"messages": Refused("`/apply-template` renders a conversation; send its text as `prompt`")}
+)
 DETOKENIZE_FIELDS: FieldTable = honoured(DetokenizeRequest)
 SLOT_FILE_FIELDS: FieldTable = honoured(SlotFileRequest)
