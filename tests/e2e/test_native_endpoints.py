@@ -25,7 +25,7 @@ def http(served_smollm2: str) -> Iterator[httpx.Client]:
 def test_tokens_there_and_back(http: httpx.Client):
     text = "<|im_start|>Schöne Grüße 🙂"
     tokens = http.post("/tokenize", json={"content": text}).json()["tokens"]
-    assert http.post("/detokenize", json={"tokens": tokens}).json() == {"content": text}
+    assert http.post("/detokenize", json={"tokens": tokens}).json() == {"content": text, "prompt": text}
     plain = http.post("/tokenize", json={"content": text, "parse_special": False, "with_pieces": True}).json()["tokens"]
     assert len(plain) > len(tokens)
     raw = b"".join(bytes(t["piece"]) if isinstance(t["piece"], list) else t["piece"].encode() for t in plain)

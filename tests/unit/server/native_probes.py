@@ -61,7 +61,9 @@ TOKENIZE = EndpointProbes(
     {
         **_MODEL,
         "content": Probe("ab", lambda x: x.response.json()["tokens"] == [97, 98]),
+        "prompt": Probe("ab", lambda x: x.response.json()["tokens"] == [256, 97, 98], beside={"content": None}),
         "add_special": Probe(True, lambda x: x.response.json()["tokens"][0] == 256),
+        "add_special_tokens": Probe(True, lambda x: x.response.json()["tokens"][0] == 256),
         "parse_special": Probe(False, lambda x: x.runtime.tokenized == [("<s>", False, False)]),
         "with_pieces": Probe(True, lambda x: x.response.json()["tokens"][0] == {"id": 60, "piece": "<"}),
     },

@@ -211,17 +211,37 @@ def test_model_that_cannot_fill_in_says_so():
 
 def test_tokenize():
     runtime = FakeRuntime()
-    assert post(runtime, "/tokenize", content="hé").json() == {"tokens": [*"hé".encode()]}
+    reply = {"tokens": [*"hé".encode()], "count": 3, "max_model_len": runtime.card.context_size}
+    assert post(runtime, "/tokenize", content="hé").json() == reply
     pieces = post(runtime, "/tokenize", content=["h", 105, "é"], with_pieces=True, add_special=True).json()["tokens"]
     assert [token["id"] for token in pieces] == [256, 104, 105, *"é".encode()]
     assert [token["piece"] for token in pieces] == ["<s>", "h", "i", [0xC3], [0xA9]]
-    assert post(runtime, "/tokenize").json() == {"tokens": []}
+    assert post(runtime, "/tokenize").json()["tokens"] == []
     assert post(runtime, "/tokenize", content=[1] * 2000).json()["error"]["param"] == "content"
 
 
 def test_detokenize():
-    assert post(FakeRuntime(), "/detokenize", tokens=[104, 105]).json() == {"content": "hi"}
+    assert post(FakeRuntime(), "/detokenize", tokens=[104, 105]).json() == {"content": "hi", "prompt": "hi"}
     assert post(FakeRuntime(), "/detokenize").json()["error"]["param"] == "tokens"
+
+
+def test_a_client_of_vllm_tokenizes_with_the_server():
+    class WithTemplate(FakeRuntime):
+        @property
+        def card(self) -> ModelCard:
+            return msgspec.structs.replace(CARD, bos_token="<s>", eos_token="</s>", chat_template="{{ messages }}")
+
+    runtime = FakeRuntime()
+    assert post(runtime, "/tokenize", prompt="hi", add_special_tokens=False).json()["tokens"] == [104, 105]
+    assert post(runtime, "/tokenize", prompt="hi").json()["tokens"] == [256, 104, 105]
+    assert post(runtime, "/tokenize", prompt="hi", content="hi").json()["error"]["param"] == "prompt"
+    messages = [{"role": "user", "content": "hi"}]
+    assert "/apply-template" in post(runtime, "/tokenize", messages=messages).json()["error"]["message"]
+    assert post(runtime, "/detokenize", tokens=[104, 105]).json()["prompt"] == "hi"
+    info = ask(make_app(runtime), "GET", "/tokenizer_info").json()
+    assert info == {"bos_token": None, "eos_token": None, "chat_template": None}
+    info = ask(make_app(WithTemplate()), "GET", "/tokenizer_info").json()
+    assert info == {"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ messages }}"}
 
 
 def test_apply_template():

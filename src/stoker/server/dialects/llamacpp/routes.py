@@ -41,6 +41,7 @@ from stoker.server.dialects.llamacpp.types import (
     TemplateReply,
     TokenizeReply,
     TokenizeRequest,
+    TokenizerReply,
     TokenPiece,
 )
 from stoker.server.dialects.llamacpp.writer import (
@@ -106,11 +107,15 @@ async def infill(call: Call[InfillRequest]) -> Response | EventStream:
 async def tokenize(call: Call[TokenizeRequest]) -> Response:
     wire = call.body
     runtime = (await call.lease(wire.model)).runtime
-    parts = [wire.content] if isinstance(wire.content, str) else wire.content or []
+    if wire.content is not None and wire.prompt is not None:
+        raise InvalidInput("send the text as `content` or as `prompt`, not as both", parameter="prompt")
+    content = wire.content if wire.prompt is None else wire.prompt
+    parts = [content] if isinstance(content, str) else content or []
     if len(parts) > _MAX_PARTS:
         raise InvalidInput(f"`content` has more than {_MAX_PARTS} parts", parameter="content")
     tokens = await call.wait(_tokenize(runtime, parts, wire))
-    return json_response(TokenizeReply(tokens if wire.with_pieces else [token.id for token in tokens]))
+    shown = tokens if wire.with_pieces else [token.id for token in tokens]
+    return json_response(TokenizeReply(shown, len(tokens), runtime.card.context_size))
 
 
 @router.endpoint(
@@ -126,7 +131,23 @@ async def detokenize(call: Call[DetokenizeRequest]) -> Response:
         raise InvalidInput("`tokens` is missing", parameter="tokens")
     runtime = (await call.lease(call.body.model)).runtime
     detokenized = await call.wait(runtime.ask(Detokenize(call.body.tokens)))
-    return json_response(DetokenizeReply(detokenized.text))
+    return json_response(DetokenizeReply(detokenized.text, detokenized.text))
+
+
+@router.endpoint(
+    "GET",
+    "/tokenizer_info",
+    "Shows the special tokens and the chat template of the model, like vLLM.",
+    query={"model": str},
+    reply=TokenizerReply,
+)
+async def tokenizer_info(call: Call[None]) -> Response:
+    card = _asked_for(call).runtime.card
+    return json_response(
+        TokenizerReply(
+            bos_token=card.bos_token or None, eos_token=card.eos_token or None, chat_template=card.chat_template
+        )
+    )
 
 
 @router.endpoint(
@@ -237,13 +258,16 @@ def _slot(number: str) -> int:
 
 async def _tokenize(runtime: Runtime, parts: Sequence[str | int], wire: TokenizeRequest) -> list[TokenPiece]:
     tokens: list[TokenPiece] = []
+    asked = wire.add_special if wire.add_special is not None else wire.add_special_tokens
+    adds_bos = wire.prompt is not None if asked is None else asked
     for index, part in enumerate(parts):
         if isinstance(part, int):
             text = (await runtime.ask(Detokenize([part]))).text if wire.with_pieces else ""
             tokens.append(TokenPiece(part, text))
             continue
-        wants_bos = bool(wire.add_special) and index == 0
-        tokenized = await runtime.ask(Tokenize(part, wants_bos, parse_special=wire.parse_special is not False))
+        tokenized = await runtime.ask(
+            Tokenize(part, adds_bos and index == 0, parse_special=wire.parse_special is not False)
+        )
         tokens += map(_piece, tokenized.token_ids, tokenized.pieces)
     return tokens
 

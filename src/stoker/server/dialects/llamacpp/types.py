@@ -68,8 +68,12 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     content: str | list[str | Int] | None = None
     """A text, or a list of texts and token ids; token ids are returned unchanged."""
+    prompt: str | None = None
+    """vLLM's name of a text in `content`."""
     add_special: bool | None = None
-    """Whether to prepend BOS, if the model uses it. Not given = false."""
+    """Whether to prepend BOS, if the model uses it. Not given = only with `prompt`."""
+    add_special_tokens: bool | None = None
+    """vLLM's name of `add_special`."""
     parse_special: bool | None = None
     """Whether the text of a special token becomes that token. Not given = true."""
     with_pieces: bool | None = None
@@ -145,10 +149,22 @@ class TokenPiece(msgspec.Struct, frozen=True):
 
 class TokenizeReply(msgspec.Struct, frozen=True):
     tokens: Sequence[int | TokenPiece]
+    count: int
+    max_model_len: int
 
 
 class DetokenizeReply(msgspec.Struct, frozen=True):
     content: str
+    prompt: str
+    """The same text, under vLLM's name."""
+
+
+class TokenizerReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of vLLM's reply that a client needs to apply the chat template itself."""
+
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str | None
 
 
 class TemplateReply(msgspec.Struct, frozen=True):
@@ -280,6 +296,8 @@ _OWN: FieldTable = {
 
 NATIVE_COMPLETION_FIELDS: FieldTable = honoured(NativeCompletionRequest, SHARED, _OWN)
 INFILL_FIELDS: FieldTable = honoured(InfillRequest, SHARED, _OWN)
-TOKENIZE_FIELDS: FieldTable = honoured(TokenizeRequest)
+TOKENIZE_FIELDS: FieldTable = honoured(
+    TokenizeRequest, {"messages": Refused("`/apply-template` renders a conversation; send its text as `prompt`")}
+)
 DETOKENIZE_FIELDS: FieldTable = honoured(DetokenizeRequest)
 SLOT_FILE_FIELDS: FieldTable = honoured(SlotFileRequest)
