@@ -85,6 +85,16 @@ def test_what_is_no_file_or_too_large_is_refused_in_the_same_words(folder: Path)
     assert len(read("file://cats/red cat.png", folder, size)) == size
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are listed on Linux only")
+def test_refused_files_are_closed(folder: Path):
+    os.mkfifo(folder / "pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    for url in ("file://cats", "file://pipe", "file://cats/no", "file://no/cats"):
+        with pytest.raises(InvalidInput):
+            read(url, folder)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def fetched(part: dict[str, Any], config: ServerConfig) -> Any:
     messages = [{"role": "user", "content": [part]}]
     asyncio.run(fetch_files(messages, ("image",), config, "messages"))

@@ -76,10 +76,13 @@ def _read(names: tuple[str, ...], folder: str, max_bytes: int) -> bytes:
         file = os.open(names[-1], _FILE, dir_fd=place)
     finally:
         os.close(place)
-    with open(file, "rb") as opened:
+    try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise ValueError
-        data = opened.read(max_bytes + 1)
+        with open(file, "rb", closefd=False) as opened:
+            data = opened.read(max_bytes + 1)
+    finally:
+        os.close(file)
     if len(data) > max_bytes:
         raise ValueError
     return data
