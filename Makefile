@@ -36,8 +36,8 @@ test-browser: $(VENV)/.ready-to-develop   ## run every test of the page in Chrom
 test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, with a real Ray: minutes
 	@STOKER_TEST_NODES=1 $(BIN)/python -m pytest tests/unit/cluster tests/e2e/test_cluster*.py
 
-check-simulator: $(VENV)/.ready-to-develop   ## compare the simulator of clusters with one and two real replicas: minutes
-	@$(BIN)/python benchmarks/cluster_check.py --replicas 1,2
+check-simulator: $(VENV)/.ready-to-develop   ## compare the simulator of clusters with one, two and four real replicas: 15 minutes
+	@$(BIN)/python benchmarks/cluster_check.py
 
 test-gpu: $(VENV)/.ready-to-develop   ## run the tests on a GPU, or on Vulkan's software driver where there is none: minutes
 	@tools/lavapipe.sh $(BIN)/python -m pytest tests/gpu

@@ -1,9 +1,8 @@
 """The machines that `cluster_sim.py` makes up: replicas that compute in steps, and what one of them can do.
 
-Each step computes all running answers and a part of the prompts, first come first served. (The engine's scheduler gives
-a quarter of that part to the oldest prompt, and the rest to the shortest ones.) A block is in the cache as soon as it
-is computed, and a request whose beginning is being computed for another one waits for it, as in the engine. The newest
-blocks are kept in a cache of bounded size. Nothing here decides where a request goes.
+Each step computes all running answers and a part of the prompts, divided as the engine's scheduler divides it. A block
+is in the cache as soon as it is computed, and a request whose beginning is being computed for another one waits for it,
+as in the engine. The newest blocks are kept in a cache of bounded size. Nothing here decides where a request goes.
 """
 
 from __future__ import annotations
@@ -13,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stoker.core.blocks import BLOCK_ENTRIES
+from stoker.core.step_plan import share_budget
 from stoker.engine.blocks_held import POOL, RemovedBlocks, StoredBlocks
 from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime.routing import BLOCK_TOKENS, Beginning
 
+USUAL_ANSWER = 256
+"""Tokens of an answer that a front expects at most."""
 _BLOCKS = BLOCK_TOKENS // BLOCK_ENTRIES
 """Blocks of KV in a block of text."""
 
@@ -50,11 +52,24 @@ class Request:
     """The keys of the conversation with its answer, which the next turn begins with."""
     front: int = 0
     replica: int = -1
+    rank: tuple[int, int] = (0, 0)
+    """Its priority and place in the order in which its replica admitted requests."""
     cached: int = 0
     prompt_left: int = 0
     answer_left: int = 0
     first_token_s: float = -1.0
     done_s: float = -1.0
+
+    @property
+    def num_pending(self) -> int:
+        """Prompt tokens that are not computed, as `share_budget` calls them."""
+        return self.prompt_left
+
+    @property
+    def work(self) -> int:
+        """Tokens that it still costs its replica. A front counts the whole prompt until the first token arrives."""
+        prompt = 0 if self.first_token_s >= 0 else self.beginning.num_tokens - self.cached
+        return prompt + min(self.answer_left, USUAL_ANSWER)
 
     @property
     def computed_keys(self) -> tuple[bytes, ...]:
@@ -74,6 +89,7 @@ class Replica:
     is_stepping: bool = False
     num_said: int = 0
     computed_tokens: int = 0
+    num_admitted: int = 0
     begun: list[Request] = field(default_factory=list[Request])
     """Requests with a first token from the last step."""
     ended: list[Request] = field(default_factory=list[Request])
@@ -87,9 +103,9 @@ class Replica:
         """The fronts have not been told everything."""
         return bool(not self.num_said or self._came or self._went)
 
-    def lacks(self, beginning: Beginning) -> int:
-        """Tokens of a prompt that it would have to compute now."""
-        return beginning.num_tokens - min(self._num_cached(beginning) * BLOCK_TOKENS, beginning.num_tokens - 1)
+    def holds(self, beginning: Beginning) -> int:
+        """Tokens of a prompt that it would not have to compute now."""
+        return min(self._num_cached(beginning) * BLOCK_TOKENS, beginning.num_tokens - 1)
 
     def begin_step(self) -> float:
         """Admits the requests for which there is room, and returns how long the step takes."""
@@ -101,13 +117,12 @@ class Replica:
             self.waiting.remove(request)
             request.cached = self._found(request.beginning)
             request.prompt_left = request.beginning.num_tokens - request.cached
+            request.rank = (0, self.num_admitted)
+            self.num_admitted += 1
             self.running.append(request)
-        room, self._chunks, num_rows = self.machine.chunk_tokens, {}, 0
-        for request in self.running:
-            if request.prompt_left and room:
-                self._chunks[request] = min(room, request.prompt_left)
-                room -= self._chunks[request]
-            num_rows += request.prompt_left == self._chunks.get(request, 0)
+        prompts = [request for request in self.running if request.prompt_left]
+        self._chunks = dict(share_budget(prompts, self.machine.chunk_tokens))
+        num_rows = sum(request.prompt_left == self._chunks.get(request, 0) for request in self.running)
         step_s = sum(self._chunks.values()) / self.machine.prompt_tokens_per_s
         if num_rows:
             step_s += self.machine.step_s + self.machine.step_per_answer_s * (num_rows - 1)

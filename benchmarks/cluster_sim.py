@@ -30,7 +30,6 @@ POLICIES = ("stoker", "by sent text", "each front alone", "least work", "round r
 _HEAR = ("stoker", "by sent text")
 _HEARS_S = 0.01
 _BEAT_S = 1.0
-_USUAL_ANSWER = 256
 _PAUSE_S = (5.0, 30.0)
 """Time between two requests of a conversation: bounds of an even distribution."""
 REQUEST_EVERY_S = sum(_PAUSE_S) / 2
@@ -124,18 +123,13 @@ class Front:
         mine, (num_others, others_tokens) = self._open[number], self._others[number]
         return Candidate(
             number=number,
-            work=sum(map(work_of, mine)) + others_tokens,
+            work=sum(request.work for request in mine) + others_tokens,
             num_open=len(mine) + num_others,
             parallel=machine.parallel,
             max_open=machine.parallel + 256,
             num_sent=self._num_sent[number],
             rank=self._ranks[number],
         )
-
-
-def work_of(request: Request) -> int:
-    """Tokens that a request still costs its replica, as a front reckons."""
-    return request.prompt_left + min(request.answer_left, _USUAL_ANSWER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +200,7 @@ class _Simulation:
         request.prompt_left, request.answer_left = request.beginning.num_tokens, request.answer_tokens
         request.replica = self._fronts[request.front].place(request, self._machine)
         replica = self.replicas[request.replica]
-        request.prompt_left = replica.lacks(request.beginning)
+        request.cached = replica.holds(request.beginning)
         replica.waiting.append(request)
         self._at(now + _HEARS_S, partial(self._hear, request))
         self._note_change(request.replica, now)
@@ -228,7 +222,7 @@ class _Simulation:
         counts, work = Counter[int](), Counter[int]()
         for request in (*self.replicas[replica].waiting, *self.replicas[replica].running):
             counts[request.front] += 1
-            work[request.front] += work_of(request)
+            work[request.front] += request.work
         num_open, num_tokens = counts.total(), work.total()
         return [(num_open - counts[front], num_tokens - work[front]) for front in range(len(self._fronts))]
 

@@ -113,15 +113,29 @@ def test_fewest_replicas_for_a_service_level() -> None:
     assert cluster_plan.needed("stoker", 0.1, 0.01, 1, Machine()) is None, "a prompt alone takes longer"
 
 
-def test_step_computes_prompts_first_come_first_served_and_a_token_of_each_answer() -> None:
+def test_step_computes_short_prompts_first_as_in_the_engine_and_a_token_of_each_answer() -> None:
     replica = Replica(Machine(chunk_tokens=100, prompt_tokens_per_s=100.0, step_s=0.5, step_per_answer_s=0.25))
-    first, second = (Request(0.0, Beginning((), count), 2) for count in (70, 80))
-    for request in (first, second):
+    long, short = (Request(0.0, Beginning((), count), 2) for count in (130, 70))
+    for request in (long, short):
         request.prompt_left, request.answer_left = request.beginning.num_tokens, request.answer_tokens
-    replica.waiting.extend((first, second))
+    replica.waiting.extend((long, short))
     assert replica.begin_step() == 1.0 + 0.5, "a hundred tokens of prompts, and the first token of one"
-    assert replica.end_step() == [first]
-    assert (first.prompt_left, second.prompt_left, first.answer_left) == (0, 50, 1)
-    assert replica.begin_step() == 0.5 + 0.5 + 0.25
-    assert replica.end_step() == [first, second]
-    assert replica.ended == [first]
+    assert replica.end_step() == [short]
+    assert (long.prompt_left, short.prompt_left, short.answer_left) == (100, 0, 1)
+    assert replica.begin_step() == 1.0 + 0.5 + 0.25
+    assert replica.end_step() == [long, short]
+    assert replica.ended == [short]
+
+
+def test_front_counts_a_whole_prompt_until_its_first_token() -> None:
+    replica = Replica(Machine(chunk_tokens=100))
+    request = Request(0.0, Beginning((), 130), 20, answer_left=20)
+    replica.waiting.append(request)
+    assert request.work == 150
+    replica.begin_step()
+    replica.end_step()
+    assert (request.prompt_left, request.work) == (30, 150)
+    replica.begin_step()
+    replica.end_step()
+    request.first_token_s = 1.0
+    assert request.work == 19

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from stoker.core.adapter_rotation import AdapterRotation, Lane
 from stoker.core.batch import Chunk, Transfer
@@ -222,9 +223,24 @@ class StepPlanner:
         return room
 
 
+class Prompt(Protocol):
+    """What `share_budget` reads of a sequence."""
+
+    rank: tuple[int, int]
+    """See `Sequence.rank`. No two are equal."""
+
+    @property
+    def num_pending(self) -> int:
+        """Entries that are still to be computed."""
+        ...
+
+
+P = TypeVar("P", bound=Prompt)
+
+
 def share_budget(
-    prompts: list[Sequence], budget: int, *, for_oldest: int | None = None, least: int = 1, most: int | None = None
-) -> list[tuple[Sequence, int]]:
+    prompts: list[P], budget: int, *, for_oldest: int | None = None, least: int = 1, most: int | None = None
+) -> list[tuple[P, int]]:
     """Divides a step's prompt tokens: shortest remaining prompt first, but a quarter always goes to the oldest.
 
     Shortest first keeps the mean time to first token (TTFT) low; the quarter keeps a long prompt from starving.
@@ -239,23 +255,23 @@ def share_budget(
     """
     if not prompts:
         return []
-    oldest = min(prompts, key=RANK)
+    oldest = min(prompts, key=lambda prompt: prompt.rank)
     quarter = -(-budget // 4) if for_oldest is None else min(for_oldest, budget)
-    shares = {oldest.arrival: min(oldest.num_pending, quarter)}
-    left = budget - shares[oldest.arrival]
-    room = (budget if most is None else most) - shares[oldest.arrival]
-    by_need = sorted(prompts, key=lambda s: (-s.request.priority, s.num_pending, s.arrival))
-    for sequence in by_need:
-        has = shares.get(sequence.arrival, 0)
-        rest = sequence.num_pending - has
+    shares = {oldest.rank: min(oldest.num_pending, quarter)}
+    left = budget - shares[oldest.rank]
+    room = (budget if most is None else most) - shares[oldest.rank]
+    by_need = sorted(prompts, key=lambda prompt: (prompt.rank[0], prompt.num_pending, prompt.rank[1]))
+    for prompt in by_need:
+        has = shares.get(prompt.rank, 0)
+        rest = prompt.num_pending - has
         more = min(rest, left)
         if rest - more <= least // 4:
             more = min(rest, room) if left > 0 else 0
         if has == 0 and more < min(rest, least) and any(shares.values()):
             continue
-        shares[sequence.arrival] = has + more
+        shares[prompt.rank] = has + more
         left, room = max(0, left - more), room - more
-    return [(sequence, shares[sequence.arrival]) for sequence in by_need if shares.get(sequence.arrival, 0) > 0]
+    return [(prompt, shares[prompt.rank]) for prompt in by_need if shares.get(prompt.rank, 0) > 0]
 
 
 def _is_behind(plan: StepPlan, sequence: Sequence) -> bool:
