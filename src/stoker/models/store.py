@@ -332,8 +332,8 @@ def _nothing_in(path: Path, model: str) -> str:
         return f"{model} is a folder without read permission"
     if any(path.glob("*.safetensors")):
         return (
-            f"{model} holds a model as safetensors; get it as GGUF, or convert it with llama.cpp's "
-            f"convert_hf_to_gguf.py"
+            f"{model} holds a model as safetensors; get it as GGUF, convert it with llama.cpp's "
+            f"convert_hf_to_gguf.py, or serve it with vLLM (`stoker serve {model} --runtime vllm`)"
         )
     projectors = "; projectors (mmproj) are no models" if any(path.glob("*mmproj*.gguf")) else ""
     return f"{model} is a folder without a GGUF file or an ONNX model (its subfolders are not searched){projectors}"
