@@ -17,10 +17,10 @@ Schema = Annotated[
     str | None,
     typer.Option(
         "--schema",
-        metavar="FILE|JSON",
+        metavar="json|FILE|SCHEMA",
         show_default=False,
         rich_help_panel="Sampling",
-        help="JSON schema for the answer: a file, or the schema itself.",
+        help="JSON schema for the answer: a file, or the schema itself; `json` = any JSON object.",
     ),
 ]
 Think = Annotated[
@@ -38,6 +38,9 @@ Plain = Annotated[
     bool, typer.Option("--plain", help="Print answers unchanged, without rendering Markdown on a terminal.")
 ]
 
+_ANY_OBJECT = "json"
+"""The value of `--schema` for any JSON object, as of Ollama's `--format`. A file of this name is `./json`."""
+
 
 def reply_options(schema: str | None = None, think: bool | None = None) -> ChatOptions:
     """The options as keyword arguments of `LLM.chat`; None = not given.
@@ -54,12 +57,15 @@ def reply_options(schema: str | None = None, think: bool | None = None) -> ChatO
 
 
 def _schema(given: str) -> dict[str, Any]:
+    if given == _ANY_OBJECT:
+        return {"type": "json_object"}
     where = "--schema" if given.lstrip().startswith("{") else f"--schema {given}"
     try:
         text = given if given.lstrip().startswith("{") else Path(given).expanduser().read_text(encoding="utf-8")
         schema = json.loads(text)
     except OSError as error:
-        raise InvalidInput(f"{where}: {error.strerror}", parameter="schema") from error
+        message = f"{where}: {error.strerror}; give a file with a JSON schema, the schema itself, or `json`"
+        raise InvalidInput(message, parameter="schema") from error
     except ValueError as error:
         raise InvalidInput(f"{where} is not valid JSON: {error}", parameter="schema") from error
     if not isinstance(schema, dict):

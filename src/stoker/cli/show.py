@@ -68,6 +68,8 @@ def _path_of(name: str) -> Path | None:
     path = Path(name).expanduser()
     if path.is_file():
         return path
+    if path.is_dir() and name not in catalog.CATALOG:
+        return store.resolve(name)
     plain = name.removesuffix(":latest")
     found = [
         model

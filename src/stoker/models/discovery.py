@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.models.aliases import read_aliases
-from stoker.models.gguf import model_stem, part_paths
+from stoker.models.gguf import is_model_name, model_stem, part_paths
 from stoker.models.library import names_in_library
 from stoker.models.presets import read_presets
 from stoker.models.store import InstalledModel, list_models, size_of_all
@@ -53,7 +53,6 @@ def _is_called(model: DiscoveredModel, name: str) -> bool:
     return name in model.names or model.names[0].startswith(f"{name}:") or model.names[0] == f"hf:{name}"
 
 
-_PROJECTOR = "mmproj"
 _MAX_FILES = 10_000
 
 
@@ -80,7 +79,7 @@ def _files(folder: Path) -> Iterator[Path]:
     _is_new(folder, seen)
     for parent, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in sorted(folders) if name[0] != "." and _is_new(Path(parent, name), seen)]
-        yield from (Path(parent, name) for name in names if _is_model(name))
+        yield from (Path(parent, name) for name in names if is_model_name(name))
 
 
 def _is_new(folder: Path, seen: set[tuple[int, int]]) -> bool:
@@ -92,8 +91,3 @@ def _is_new(folder: Path, seen: set[tuple[int, int]]) -> bool:
     is_new = (status.st_dev, status.st_ino) not in seen
     seen.add((status.st_dev, status.st_ino))
     return is_new
-
-
-def _is_model(name: str) -> bool:
-    lower = name.lower()
-    return lower.endswith(".gguf") and not lower.startswith(".") and _PROJECTOR not in lower

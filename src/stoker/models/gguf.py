@@ -5,6 +5,7 @@ The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Mapping
@@ -17,9 +18,20 @@ from typing import NoReturn
 from stoker.errors import ModelFileInvalid, ModelFileNotFound, reason_of
 from stoker.models.gguf_parse import GGUFArray, HeaderParser, MetadataValue, TensorInfo
 
-__all__ = ["GGUFArray", "GGUFFile", "MetadataValue", "TensorInfo", "model_stem", "part_paths", "read_gguf"]
+__all__ = [
+    "GGUFArray",
+    "GGUFFile",
+    "MetadataValue",
+    "TensorInfo",
+    "is_model_name",
+    "model_stem",
+    "models_in",
+    "part_paths",
+    "read_gguf",
+]
 
 _MAGIC = b"GGUF"
+_PROJECTOR = "mmproj"
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _NO_MODELS = {
     "adapter": "it is an adapter; name the model that it was made for, and the adapter with --lora",
@@ -223,6 +235,19 @@ def model_stem(path: Path) -> str:
     """The file's name without its ending, and without the number of its part."""
     match = _counted(path)
     return path.stem if match is None else match["stem"]
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a file with this name counts as a model in its folder: hidden files and projectors do not."""
+    lower = name.lower()
+    return lower.endswith(".gguf") and not lower.startswith(".") and _PROJECTOR not in lower
+
+
+def models_in(folder: Path) -> list[Path]:
+    """The models directly in a folder, sorted by name; of a split model, the first of its parts that is there."""
+    names = next((files for _, _, files in os.walk(folder)), ())  # no names if the folder cannot be read
+    paths = sorted((folder / name for name in names if is_model_name(name)), reverse=True)
+    return sorted({part_paths(path)[0]: path for path in paths}.values())
 
 
 def _counted(path: Path) -> re.Match[str] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.core.media import MediaKind
 from stoker.errors import ConfigError, ModelError, ModelFileNotFound
-from stoker.models.gguf import GGUFFile, read_gguf
+from stoker.models.gguf import GGUFFile, models_in, read_gguf
 
 _ARCHITECTURES = ("clip", "mmproj")
 _PREFERENCE = ("bf16", "f16", "f32", "q8_0")
@@ -87,8 +87,7 @@ def encoder_bytes(num_bytes: int) -> int:
 
 def _is_of(projector: Path, model: Path, num_projectors: int) -> bool:
     """In a folder of several models a projector belongs to the one whose name its own name has in it."""
-    models = [path for path in model.parent.glob("*.gguf") if "mmproj" not in path.name.lower()]
-    if len(models) <= 1:
+    if len(models_in(model.parent)) <= 1:
         return True
     stem = projector.stem.lower().replace("mmproj", "").strip("-_.")
     for word in _PREFERENCE:

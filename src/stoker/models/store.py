@@ -18,7 +18,7 @@ from stoker.lazy import lazy_module
 from stoker.models.aliases import read_aliases
 from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry
-from stoker.models.gguf import part_paths
+from stoker.models.gguf import models_in, part_paths
 from stoker.models.hub_choice import choose_file
 from stoker.models.library import known_model, library
 from stoker.models.naming import HUB_NAME, LATEST, own_name
@@ -71,10 +71,11 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     """The file of a model, downloaded first if necessary.
 
     Args:
-        model: a name of the catalog (`smollm2`), a well-known one (`qwen3:4b`), an alias, a path to a file or an ONNX
-            folder, `hf:org/repo:file`, `hf:org/repo:Q8_0` (the file of that quantization, `q4f16` for an ONNX graph) or
-            `hf:org/repo` (Q4_K_M if there is one, else the only file, or the graph that suits a CPU best). Instead of
-            `hf:` there may be `hf.co/`, the address of the repository or of a file in it, or nothing at all.
+        model: a name of the catalog (`smollm2`), a well-known one (`qwen3:4b`), an alias, a path to a file, to a folder
+            with one GGUF model or to an ONNX folder, `hf:org/repo:file`, `hf:org/repo:Q8_0` (the file of that
+            quantization, `q4f16` for an ONNX graph) or `hf:org/repo` (Q4_K_M if there is one, else the only
+            file, or the graph that suits a CPU best). Instead of `hf:` there may be `hf.co/`, the address of the
+            repository or of a file in it, or nothing at all.
         progress: told about every download.
 
     Returns:
@@ -82,7 +83,8 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
         It need not be a valid model.
 
     Raises:
-        ModelFileNotFound: there is no such file and no such name; the message says what was tried.
+        ModelFileNotFound: there is no such file and no such name, or a folder has no model or several; the message says
+            what was tried or found.
         ModelFileInvalid: the path is that of a pipe, a socket or a device.
         ConfigError: `HF_ENDPOINT` is no URL, and something must be downloaded.
         DownloadFailed: every source failed; the message lists each with its reason.
@@ -288,7 +290,7 @@ def _resolve_path(model: str) -> Path:
     if is_onnx_model(path) or is_whisper_folder(path):
         return path
     if path.is_dir():
-        raise ModelFileNotFound(_nothing_in(path, model), path=model)
+        return _resolve_path(str(_only_model(path, model)))
     if not path.is_file():
         raise ModelFileInvalid(f"{model} is not a regular file, and a model cannot be mapped from a pipe or device")
     parts = part_paths(path)
@@ -312,18 +314,29 @@ def _check_reachable(name: str, model: str) -> None:
         raise ModelFileNotFound(_unknown(model), path=model) from None
 
 
+def _only_model(folder: Path, model: str) -> Path:
+    found = models_in(folder)
+    if len(found) == 1:
+        return found[0]
+    raise ModelFileNotFound(_several(found, model) if found else _nothing_in(folder, model), path=model)
+
+
+def _several(found: Sequence[Path], model: str) -> str:
+    more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
+    names = ", ".join(path.name for path in found[:_MAX_LISTED])
+    return f"{model} is a folder with {len(found)} models; name one of its files: {names}{more}"
+
+
 def _nothing_in(path: Path, model: str) -> str:
     if not os.access(path, os.R_OK | os.X_OK):
         return f"{model} is a folder without read permission"
-    names = sorted(file.name for file in path.glob("*.gguf"))
-    if not names and any(path.glob("*.safetensors")):
+    if any(path.glob("*.safetensors")):
         return (
-            f"{model} holds a model as safetensors; get it as GGUF, or convert it with llama.cpp's "
-            f"convert_hf_to_gguf.py"
+            f"{model} holds a model as safetensors; get it as GGUF, convert it with llama.cpp's "
+            f"convert_hf_to_gguf.py, or serve it with vLLM (`stoker serve {model} --runtime vllm`)"
         )
-    inside = ", ".join(names[:_MAX_LISTED]) or "none"
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return f"{model} is a directory without an ONNX model; name a GGUF file in it (there: {inside}{more})"
+    projectors = "; projectors (mmproj) are no models" if any(path.glob("*mmproj*.gguf")) else ""
+    return f"{model} is a folder without a GGUF file or an ONNX model (its subfolders are not searched){projectors}"
 
 
 def _unknown(model: str) -> str:

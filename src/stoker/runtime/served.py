@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stoker.models.catalog import HUB_PREFIX
@@ -50,7 +52,7 @@ def names_of_source(source: str, *further: str) -> tuple[str, ...]:
 
 
 def short_name(model: str) -> str:
-    """The last part of a path or of a name of the hub, without the file's ending.
+    """The last part of a path or of a name of the hub, without the file's ending; for `.` the name of the folder.
 
     >>> short_name("hf:org/repo"), short_name("./exported/"), short_name("model.onnx"), short_name("/m/TINY.GGUF")
     ('repo', 'exported', 'model', 'TINY')
@@ -60,6 +62,9 @@ def short_name(model: str) -> str:
     if known_model(model) is not None:
         return model
     last = re.split(r"[/\\:]", model.rstrip("/\\"))[-1]
+    if last in (".", ".."):
+        with suppress(OSError):  # the working directory was removed
+            last = os.path.basename(os.path.abspath(model)) or last
     return re.sub(r"\.(gguf|onnx)$", "", last, flags=re.IGNORECASE)
 
 

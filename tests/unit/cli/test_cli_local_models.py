@@ -65,6 +65,26 @@ def test_show_says_what_a_file_is(stoker: Stoker, pulled: Path) -> None:
     assert "qwen3:4b" in stoker("show", "qwen3:4b").out
 
 
+def test_a_folder_is_shown_and_run_as_its_only_model(
+    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the folder has the name of a well-known model."""
+    (tmp_path / "llama3.2").mkdir()
+    path = write_tiny_model(tmp_path / "llama3.2" / "m.gguf", TinyModel())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STOKER_BACKEND", "auto")
+    for name in (str(path.parent), "llama3.2"):
+        facts = json.loads(stoker("show", name, "--json").out)
+        assert (Path(facts["path"]).absolute(), facts["here"]) == (path, True)
+        answer = json.loads(stoker("run", name, "Hi", "--raw", "--max-tokens", "2", "--json").out)
+        assert answer["usage"]["completion_tokens"] == 2
+    path.with_name("n.gguf").touch()
+    for command in (["show"], ["run", "Hi"], ["serve", "--port", "0"]):
+        done = stoker(command[0], "./llama3.2", *command[1:])
+        assert done.code == 3
+        assert "with 2 models; name one of its files: m.gguf, n.gguf" in done.err
+
+
 def test_show_names_the_gpus_of_the_machine(stoker: Stoker, pulled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "devices" not in json.loads(stoker("show", "qwen3:4b", "--json").out)
     card = GPU(name="CUDA0", description="a card", free_bytes=3 << 30, total_bytes=4 << 30, shares_ram=False)

@@ -62,9 +62,20 @@ def test_a_schema_binds_the_answer(stoker: Stoker, tmp_path: Path) -> None:
             assert json.loads(done.out)["ok"] in (True, False)
 
 
+def test_any_json_object_can_be_asked_for(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for raw in ([], ["--raw"]):
+        free = stoker("run", "scripted", "Hi", *raw)
+        bound = stoker("run", "scripted", "Hi", "--schema", "json", *raw)
+        assert (free.code, free.out.lstrip().startswith("{")) == (0, False)
+        assert (bound.code, bound.out.lstrip().startswith("{")) == (0, True)
+    (tmp_path / "json").write_text(json.dumps(SCHEMA))
+    assert "ok" in json.loads(stoker("run", "scripted", "Hi", "--schema", "./json").out)
+
+
 @pytest.mark.parametrize(
     ("schema", "complaint"),
-    [("{", "is not valid JSON"), ("none.json", "No such file"), ('{"type": 5}', "schema")],
+    [("{", "is not valid JSON"), ("none.json", "No such file or directory; give a file"), ('{"type": 5}', "schema")],
 )
 def test_a_schema_that_cannot_be_used(stoker: Stoker, schema: str, complaint: str) -> None:
     done = stoker("run", "scripted", "Hi", "--schema", schema)

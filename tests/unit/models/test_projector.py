@@ -35,6 +35,14 @@ def test_the_projector_of_another_model_is_not_taken(model: Path):
     assert find_projector(model, "auto") == own
 
 
+def test_the_parts_of_a_split_model_are_one_model(tmp_path: Path):
+    first, second = (tmp_path / f"SmolVLM-{number:05d}-of-00002.gguf" for number in (1, 2))
+    for part in (first, second):
+        part.write_bytes(b"GGUF")
+    projector = write_projector(tmp_path / "mmproj-F16.gguf", 32)
+    assert find_projector(first, "auto") == projector
+
+
 def test_what_is_no_projector_is_refused(model: Path):
     with pytest.raises(ModelFileNotFound, match="there is no file"):
         find_projector(model, str(model.with_name("mmproj.gguf")))

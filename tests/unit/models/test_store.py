@@ -393,10 +393,45 @@ def test_a_folder_that_may_not_be_read_is_not_said_to_be_empty(tmp_path: Path, m
         resolve(str(tmp_path))
 
 
-def test_a_directory_lists_its_models(tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").touch()
-    with pytest.raises(ModelFileNotFound, match=r"is a directory.*a\.gguf"):
+@pytest.mark.parametrize("names", [["m.gguf"], ["M-00001-of-00002.GGUF", "M-00002-of-00002.GGUF"]])
+def test_a_folder_stands_for_its_only_model(names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*names, "mmproj-m-F16.gguf", "m.mmproj.gguf", "._m.gguf", "model.safetensors", "README.md"):
+        (tmp_path / name).touch()
+    (tmp_path / "more.gguf").mkdir()
+    assert resolve(str(tmp_path)) == resolve(f"{tmp_path}/") == tmp_path / names[0]
+    monkeypatch.chdir(tmp_path)
+    assert resolve(".") == Path(names[0])
+
+
+def test_a_folder_with_a_part_of_a_model_says_which_part_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "m-00002-of-00002.gguf").touch()
+    with pytest.raises(ModelFileNotFound, match=r"m-00001-of-00002\.gguf is missing"):
         resolve(str(tmp_path))
+
+
+def test_a_folder_with_several_models_lists_them(tmp_path: Path) -> None:
+    for name in ("b.gguf", "a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "mmproj-b.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelFileNotFound, match=r"with 2 models; name one .*: a-00001-of-00002\.gguf, b\.gguf$"):
+        resolve(str(tmp_path))
+    for index in range(30):
+        (tmp_path / f"c{index}.gguf").touch()
+    with pytest.raises(ModelFileNotFound, match=r"with 32 models.* and 12 more$"):
+        resolve(str(tmp_path))
+
+
+def test_a_folder_without_models_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileNotFound, match=r"without a GGUF file or an ONNX model .*searched\)$"):
+        resolve(str(tmp_path))
+    (tmp_path / "mmproj-m.gguf").touch()
+    with pytest.raises(ModelFileNotFound, match=r"projectors \(mmproj\) are no models$"):
+        resolve(str(tmp_path))
+
+
+def test_an_onnx_folder_stays_one_beside_gguf_files(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    (tmp_path / "m.gguf").touch()
+    assert resolve(str(tmp_path)) == tmp_path
 
 
 def test_the_cache_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from math import inf
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -63,6 +64,16 @@ def test_a_given_name_is_the_id_whatever_it_looks_like():
 
 def test_further_names_come_last_and_once():
     assert names_of_source("a/b.gguf", "b", "c", "") == ("b", "a/b.gguf", "c")
+
+
+def test_the_current_folder_is_served_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "llama" / "parts"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    assert names_of_source(".") == ("parts", ".")
+    assert names_of_source("../") == ("llama", "../")
+    folder.rmdir()
+    assert names_of_source(".") == (".",)
 
 
 @pytest.mark.parametrize("model", ["tiny", "short", "anything", "", None])
