@@ -5,8 +5,8 @@
 The same requests are sent to `stoker cluster serve` and to `cluster_sim.py`, at random moments and, as a crowd, all at
 once. A step of a replica is a wait, and its computation is a part of the wait. So replicas do not compete for the
 processors of the machine unless these are busy. Measured before is how much longer a step takes than the script says,
-and what a request takes on its way, with one request at a time at each replica. With several replicas, a request that goes
-to another one changes all that follow, so figures of less than some minutes differ from run to run by a tenth.
+and what a request takes on its way, with one request at a time at each replica. With several replicas, a request that
+goes to another one changes all that follow, so the figures of a short run differ from run to run by a tenth.
 
 The medians of the times, the part of the prompts that is found in caches, and the crowd's tokens per second may differ
 by 10 %, and the 95th percentiles of the times by 20 %. Otherwise the exit status is 1.

@@ -21,6 +21,7 @@ from stoker.core.slot_admission import SlotAdmission
 from stoker.core.tiering import Tiering
 from stoker.core.token_budget import TokenBudget
 
+P = TypeVar("P", bound="Prompt")
 MAX_SCORED_LOGITS = 2**24
 """Maximum number of prompt logits in one step: each row has one per vocabulary entry, and all rows are kept."""
 
@@ -227,15 +228,9 @@ class Prompt(Protocol):
     """What `share_budget` reads of a sequence."""
 
     rank: tuple[int, int]
-    """See `Sequence.rank`. No two are equal."""
 
     @property
-    def num_pending(self) -> int:
-        """Entries that are still to be computed."""
-        ...
-
-
-P = TypeVar("P", bound=Prompt)
+    def num_pending(self) -> int: ...
 
 
 def share_budget(
@@ -258,8 +253,7 @@ def share_budget(
     oldest = min(prompts, key=lambda prompt: prompt.rank)
     quarter = -(-budget // 4) if for_oldest is None else min(for_oldest, budget)
     shares = {oldest.rank: min(oldest.num_pending, quarter)}
-    left = budget - shares[oldest.rank]
-    room = (budget if most is None else most) - shares[oldest.rank]
+    left, room = (limit - shares[oldest.rank] for limit in (budget, budget if most is None else most))
     by_need = sorted(prompts, key=lambda prompt: (prompt.rank[0], prompt.num_pending, prompt.rank[1]))
     for prompt in by_need:
         has = shares.get(prompt.rank, 0)
