@@ -211,6 +211,17 @@ def test_what_cannot_be_summarized_is_refused():
         assert reply.json()["error"]["param"] == parameter
 
 
+def test_a_format_has_no_effect_on_a_summary_and_is_listed():
+    app = make_app(runtime := summing_up())
+    for form, listed in (({"type": "json_object"}, "text.format"), ({"type": "text"}, None)):
+        reply = ask(app, "POST", "/v1/responses/compact", json={"input": TALK, "text": {"format": form}})
+        assert (reply.status_code, reply.headers.get("x-stoker-ignored")) == (200, listed)
+        assert runtime.submits[-1].outline is None or runtime.submits[-1].outline.grammar is None
+    body = {"input": TALK, "text": {"format": {"type": "nonsense"}}}
+    reply = ask(app, "POST", "/v1/responses/compact", json=body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "text.format.type")
+
+
 TRIGGER = {"type": "compaction_trigger"}
 
 

@@ -163,14 +163,24 @@ def summary_fields(wire: ResponsesRequest) -> GenerationFields:
 
     Errors are those of `response_request`: fields without effect are checked, too.
     """
-    _, grammar = _settings(wire)
+    _settings(wire)
     text_bias(wire)
     for name in _NOT_OF_SUMMARIES:
         if getattr(wire, name) is not None:
             note_ignored(name)
-    if grammar is not None:
-        note_ignored("text.format")
+    note_format(wire)
     return msgspec.structs.replace(wire, **dict.fromkeys(_NOT_OF_SUMMARIES))
+
+
+def note_format(wire: ResponsesRequest | ResponsePromptRequest) -> None:
+    """Notes the format of a request for a summary as ignored, if it has one.
+
+    Raises:
+        InvalidInput: the format is malformed.
+        UnsupportedParameter: the format is not supported.
+    """
+    if _grammar(wire) is not None:
+        note_ignored("text.format")
 
 
 def seals_reasoning(wire: ResponsesRequest) -> bool:
@@ -205,8 +215,11 @@ def _settings(wire: ResponsesRequest) -> tuple[SamplingParams, GrammarText | Non
     """The sampling and the grammar that a request asks for, whose fields are checked."""
     if wire.background and wire.store is False:
         raise InvalidInput("`background` needs `store`, because the response is fetched later", parameter="background")
-    sampling = sampling_params(wire, _logprobs(wire))
-    return sampling, response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
+    return sampling_params(wire, _logprobs(wire)), _grammar(wire)
+
+
+def _grammar(wire: ResponsesRequest | ResponsePromptRequest) -> GrammarText | None:
+    return response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
 
 
 def _logprobs(wire: ResponsesRequest) -> int | None:

@@ -33,6 +33,7 @@ from stoker.server.dialects.responses.requests import (
     asked_conversation,
     conversation_id_of,
     input_messages,
+    note_format,
     response_counting,
     response_request,
     seals_reasoning,
@@ -116,6 +117,7 @@ async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStre
     asked, caller = await _understand(call, is_input_optional=True), call.caller("resp", "_")
     runtime = asked.served.runtime
     conversation = asked_conversation(call.body, asked.messages)
+    note_format(call.body)
     fields = GenerationFields(model=call.body.model)
     generating = await call.off_loop(compaction_request, conversation, fields, runtime, caller, call.config)
     writer = CompactionWriter(caller.reply_id, int(time.time()), asked.messages, runtime.card.context_size)
