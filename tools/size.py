@@ -32,7 +32,7 @@ MAX_ROOM_LINES = {
     "server/dialects/llamacpp": 1_100,
     "server/dialects/ollama": 1_870,  # models are created over HTTP, and only those that can be used are listed
     "server/dialects/openai": 900,
-    "server/dialects/responses": 4_100,  # client tools, events of partial arguments, background streams, summaries
+    "server/dialects/responses": 4_300,  # client tools, events of partial arguments, background streams, summaries
     "backends/llama": 2_450,  # libllama's hybrids give keys and values apart from states
     "backends/onnx": 3_150,  # decoders and encoders of texts, and for images a processor for each family
 }

@@ -50,3 +50,20 @@ def test_a_trigger_is_answered_with_a_summary_in_a_stream(client: Any):
     (item,) = events[-1].response.output
     assert (events[-1].type, item.type) == ("response.completed", "compaction")
     assert client.responses.create(model="", conversation=talk, input="Next?").output_text == "3"
+
+
+def test_a_long_conversation_is_compacted_before_the_answer(client: Any):
+    first = client.responses.create(model="", input="Say what comes after the number 1.")
+    limit: Any = [{"type": "compaction", "compact_threshold": 10}]
+    asked: Any = {"model": "", "previous_response_id": first.id, "input": "Next?", "context_management": limit}
+    response = client.responses.create(**asked)
+    assert [item.type for item in response.output] == ["compaction", "message"]
+    assert response.output_text == "3"
+    with client.responses.stream(**asked) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    told = [event.type for event in events if event.type.startswith("response.output_item")]
+    assert told == ["response.output_item.added", "response.output_item.done"] * 2
+    assert ([item.type for item in final.output], final.output_text) == (["compaction", "message"], "3")
+    assert final.usage.total_tokens == response.usage.total_tokens
+    assert final.usage.total_tokens > 2 * first.usage.total_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -12,8 +13,10 @@ from starlette.types import ASGIApp
 from stoker.core.params import SamplingParams
 from stoker.engine.protocol import Usage
 from stoker.engine.question_messages import AdapterChoice
+from stoker.errors import BackendError
 from stoker.server.dialects.responses.sealing import sealed, sealed_summary
-from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
+from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, logprob, make_app, position
+from tests.unit.server.test_connection import held_open, run
 
 IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
@@ -211,6 +214,17 @@ def test_what_cannot_be_summarized_is_refused():
         assert reply.json()["error"]["param"] == parameter
 
 
+def test_a_format_has_no_effect_on_a_summary_and_is_listed():
+    app = make_app(runtime := summing_up())
+    for form, listed in (({"type": "json_object"}, "text.format"), ({"type": "text"}, None)):
+        reply = ask(app, "POST", "/v1/responses/compact", json={"input": TALK, "text": {"format": form}})
+        assert (reply.status_code, reply.headers.get("x-stoker-ignored")) == (200, listed)
+        assert runtime.submits[-1].outline is None or runtime.submits[-1].outline.grammar is None
+    body = {"input": TALK, "text": {"format": {"type": "nonsense"}}}
+    reply = ask(app, "POST", "/v1/responses/compact", json=body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "text.format.type")
+
+
 TRIGGER = {"type": "compaction_trigger"}
 
 
@@ -268,6 +282,152 @@ def test_a_trigger_in_the_middle_has_no_effect_and_is_listed():
     assert [item["type"] for item in reply.json()["output"]] == ["message"]
 
 
+LIMIT = {"context_management": [{"type": "compaction", "compact_threshold": 40}]}
+
+
+def compacting(summary: str = " We counted.\n") -> FakeRuntime:
+    """A model that answers the question for a summary with one, and other questions with a text."""
+    return FakeRuntime(lambda submit: [summary] if "about to be replaced" in str(submit.prompt) else ["Fi", "ve."])
+
+
+def finished(app: ASGIApp, mode: str, **body: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The response to a request that asks for a whole reply, a stream, or work in the background; and the events."""
+    if mode == "stream":
+        reply = ask(app, "POST", "/v1/responses", json={**body, "stream": True})
+        told = [msgspec.json.decode(block.partition("data: ")[2]) for block in reply.text.strip().split("\n\n")]
+        return told[-1]["response"], told
+    response = create(app, **body, background=mode == "background")
+    while response["status"] in ("queued", "in_progress"):
+        response = ask(app, "GET", f"/v1/responses/{response['id']}").json()
+    return response, []
+
+
+@pytest.mark.parametrize("mode", ["whole", "stream", "background"])
+def test_a_conversation_over_the_threshold_is_compacted_before_the_answer(mode: str):
+    app = make_app(runtime := compacting())
+    response, told = finished(app, mode, input=TALK, instructions="You count.", **LIMIT)
+    first, answer = response["output"]
+    assert first == {"type": "compaction", "id": first["id"], "encrypted_content": sealed_summary("We counted.")}
+    assert (answer["type"], answer["content"][0]["text"], response["status"]) == ("message", "Five.", "completed")
+    summary, final = runtime.submits
+    assert summary.request_id != final.request_id
+    kept = [("system", "You count."), ("developer", "Be brief."), ("user", "One."), ("user", "Three.\nFour.")]
+    assert seen(runtime) == [*kept, ("user", f"{SHOWN}We counted.")]
+    assert response["usage"]["output_tokens"] == 3, "one step of the summary, and two of the answer"
+    assert response["usage"]["input_tokens"] == sum(len(submit.prompt) for submit in runtime.submits)
+    if mode == "stream":
+        kinds = ["created", "in_progress", "output_item.added", "compaction.compacting", "output_item.done"]
+        assert [event["type"].removeprefix("response.") for event in told[:6]] == [*kinds, "output_item.added"]
+        assert [event["sequence_number"] for event in told] == list(range(len(told)))
+        assert [event["output_index"] for event in told if "output_index" in event] == [0] * 3 + [1] * (len(told) - 6)
+        assert [event["item"] for event in told if event["type"] == "response.output_item.done"] == [first, answer]
+    create(app, previous_response_id=response["id"], input="Six.")
+    assert seen(runtime)[-3:] == [("user", f"{SHOWN}We counted."), ("assistant", "Five."), ("user", "Six.")]
+
+
+def test_only_a_conversation_over_the_threshold_is_compacted():
+    app = make_app(runtime := compacting())
+    count = ask(app, "POST", "/v1/responses/input_tokens", json={"input": TALK}).json()["input_tokens"]
+    for threshold, num_items in ((count, 1), (count - 1, 2), (None, 1)):
+        entry = {"type": "compaction", "compact_threshold": threshold}
+        reply = ask(app, "POST", "/v1/responses", json={"input": TALK, "context_management": [entry]})
+        assert len(reply.json()["output"]) == num_items
+        assert "x-stoker-ignored" not in reply.headers
+    create(app, input="Long. " * 100, **LIMIT)
+    assert len(runtime.submits) == 5, "a summary would replace nothing"
+
+
+def test_a_stored_conversation_is_compacted_once():
+    app = make_app(runtime := compacting())
+    talk = ask(app, "POST", "/v1/conversations", json={"items": TALK[:4]}).json()["id"]
+    create(app, conversation=talk, input="Five?", **LIMIT)
+    listed = ask(app, "GET", f"/v1/conversations/{talk}/items?order=asc").json()["data"]
+    assert [item["type"] for item in listed[-3:]] == ["message", "compaction", "message"]
+    create(app, conversation=talk, input="Six.")
+    assert seen(runtime)[-3:] == [("user", f"{SHOWN}We counted."), ("assistant", "Five."), ("user", "Six.")]
+
+
+def test_an_answer_without_text_after_a_summary_is_a_message():
+    app = make_app(FakeRuntime(lambda submit: ["S"] if "about to be replaced" in str(submit.prompt) else [""]))
+    assert [item["type"] for item in create(app, input=TALK, **LIMIT)["output"]] == ["compaction", "message"]
+
+
+def test_an_answer_after_a_summary_keeps_the_log_probabilities_of_tokens_before_its_text():
+    half = {"text": "", "logprobs": [position("a", -0.5, logprob("a", -0.5))]}
+    steps = [half, {"text": "ab", "logprobs": [position("b", -0.5, logprob("b", -0.5))]}]
+    app = make_app(FakeRuntime(lambda submit: ["S"] if "about to be replaced" in str(submit.prompt) else steps))
+    body = {"input": TALK, "include": ["message.output_text.logprobs"]}
+    plain, after = (finished(app, "stream", **body, **more)[0]["output"][-1]["content"] for more in ({}, LIMIT))
+    assert plain[0]["logprobs"]
+    assert after == plain
+
+
+@pytest.mark.parametrize("mode", ["whole", "stream", "background"])
+def test_a_failed_summary_ends_the_response(mode: str):
+    app = make_app(runtime := compacting("  "))
+    if mode == "whole":
+        reply = ask(app, "POST", "/v1/responses", json={"input": TALK, **LIMIT})
+        assert (reply.status_code, "the model wrote no summary" in reply.text) == (500, True)
+    else:
+        response, _ = finished(app, mode, input=TALK, **LIMIT)
+        assert response["status"] == "failed"
+        assert "the model wrote no summary" in response["error"]["message"]
+    assert len(runtime.submits) == 1
+
+
+@pytest.mark.parametrize("mode", ["whole", "stream"])
+def test_a_refused_answer_after_a_summary_ends_the_response(mode: str):
+    app = make_app(runtime := compacting())
+    runtime.refuse = lambda submit: BackendError("full") if runtime.submits[1:] else None
+    reply = ask(app, "POST", "/v1/responses", json={"input": TALK, "stream": mode == "stream", **LIMIT})
+    assert (reply.status_code == 200) == (mode == "stream")
+    assert "full" in reply.text
+
+
+@pytest.mark.parametrize("num_begun", [1, 2])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_leaving_during_the_summary_or_the_answer_frees_everything(is_stream: bool, num_begun: int):
+    async def test() -> None:
+        hold = held_open(asyncio.Event())
+        runtime = FakeRuntime(lambda submit: hold(submit) if len(runtime.submits) == num_begun else ["S"])
+        client = RawClient(make_app(runtime), "/v1/responses", {"input": TALK, "stream": is_stream, **LIMIT})
+        await runtime.arrived(num_begun)
+        client.leave()
+        await client.task
+        assert (len(runtime.submits), runtime.held) == (num_begun, set())
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_the_access_log_counts_the_summary_and_the_answer(is_stream: bool, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", logger="stoker.server.access")
+    app = make_app(runtime := compacting(), log_format="json")
+    ask(app, "POST", "/v1/responses", json={"input": TALK, "stream": is_stream, **LIMIT})
+    about = msgspec.json.decode(caplog.messages[-1])
+    counts = about["prompt_tokens"], about["cached_tokens"], about["completion_tokens"]
+    assert counts == (sum(len(submit.prompt) for submit in runtime.submits), 6, 3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"type": "nonsense"}],
+        [{"compact_threshold": 9}],
+        [{"type": "compaction", "compact_threshold": 0}],
+        [{"type": "compaction", "compact_threshold": "9"}],
+        [{"type": "compaction", "other": 9}],
+        [{"type": "compaction"}, {"type": "compaction"}],
+        {"edits": []},
+    ],
+)
+def test_a_malformed_context_management_is_an_error(value: Any):
+    app = make_app(runtime := compacting())
+    reply = ask(app, "POST", "/v1/responses", json={"input": TALK, "context_management": value})
+    assert (reply.status_code, runtime.submits) == (400, [])
+    assert reply.json()["error"]["param"].startswith("context_management")
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_trigger_without_a_summary_is_an_error(is_stream: bool):
     body = {"input": [TRIGGER], "stream": is_stream}
@@ -294,6 +454,7 @@ def test_a_summary_can_be_written_in_the_background():
         {"background": True, "store": False},
         {"max_output_tokens": 5, "max_tokens": 6},
         {"top_logprobs": 10_000},
+        {"context_management": [{"type": "compaction"}, {"type": "compaction"}]},
         {"logit_bias": {"a": True}},
         {"logit_bias": {"a" * 70_000: 1}},
         {"text": {"format": {"type": "nonsense"}}},
@@ -321,6 +482,7 @@ def test_a_summary_is_computed_for_the_client_that_asks_and_fields_without_effec
         "top_logprobs": 1,
         "include": [],
         "parallel_tool_calls": False,
+        **LIMIT,
     }
     text = {"format": {"type": "json_object"}}
     body = {"input": [*TALK, TRIGGER], "text": text, **asked, **unused}

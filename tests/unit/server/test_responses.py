@@ -255,13 +255,6 @@ def test_calls_of_hosted_tools_in_a_conversation_are_left_out_and_listed(item: d
     assert response.json()["error"]["param"] == "input[1].content"
 
 
-def test_context_management_has_no_effect():
-    runtime = FakeRuntime()
-    asked = [{"type": "compaction", "compact_threshold": 50_000}]
-    response = ask(make_app(runtime), "POST", "/v1/responses", json={"input": "hi", "context_management": asked})
-    assert (response.status_code, response.headers["x-stoker-ignored"]) == (200, "context_management")
-
-
 def test_thoughts_are_sent_back_as_one_text():
     for sent in (sealed("Twö\ncities."), "gAAAA-of-another-server", "stoker-1:%%%"):
         runtime = FakeRuntime()

@@ -8,23 +8,25 @@ Only in the second case does the model still see the messages of the roles `syst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 import msgspec
+from msgspec.structs import astuple
 from msgspec.structs import replace as replace_fields
 
 from stoker.chat.planning import Conversation, Thinking, planned, recalled
 from stoker.core.params import SamplingParams
-from stoker.engine.protocol import Output
+from stoker.engine.protocol import Output, Usage
 from stoker.errors import BackendError, ContextLengthExceeded
 from stoker.runtime.base import Runtime
-from stoker.server.answer import Delta, Writer
+from stoker.server.answer import Delta, Parts, Writer
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.input_items import item_of, item_parts
 from stoker.server.dialects.responses.input_types import InputMessage
 from stoker.server.dialects.responses.reasoning_types import Compaction
-from stoker.server.dialects.responses.requests import asked_conversation, summary_fields
+from stoker.server.dialects.responses.requests import NOT_OF_SUMMARIES, asked_conversation, summary_fields
 from stoker.server.dialects.responses.sealing import sealed_summary
 from stoker.server.dialects.responses.summaries import summary_of
 from stoker.server.dialects.responses.types import (
@@ -35,8 +37,8 @@ from stoker.server.dialects.responses.types import (
     ResponsesRequest,
     ResponseUsage,
 )
-from stoker.server.dialects.responses.writer import ResponseWriter, usage_of
-from stoker.server.generation import GenerationRequest
+from stoker.server.dialects.responses.writer import ResponseWriter, encoded, usage_of
+from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.request import Caller, generation_request
 from stoker.text.messages import Message
@@ -101,6 +103,15 @@ def triggered_request(
     return compaction_request(asked_conversation(wire, messages), summary_fields(wire), runtime, caller, config)
 
 
+def preceding_request(
+    wire: ResponsesRequest, messages: Sequence[Message], runtime: Runtime, caller: Caller, config: ServerConfig
+) -> GenerationRequest:
+    """The generation of the summary before an answer, see `context_management`; and see `response_request`."""
+    fields = replace_fields(wire, **dict.fromkeys(NOT_OF_SUMMARIES))
+    asked = compaction_request(asked_conversation(wire, messages), fields, runtime, caller, config)
+    return replace(asked, reply_id=f"{asked.reply_id}-summary")
+
+
 class CompactionWriter(Writer):
     """Writes the reply with the summary.
 
@@ -132,29 +143,43 @@ class CompactionWriter(Writer):
         return CompactedResponse(id=self._reply_id, created_at=self._created_at, output=output, usage=usage_of(usage))
 
 
-class SummaryWriter(ResponseWriter):
-    """Writes a response whose output is one item `compaction`, for a request that ends with a `compaction_trigger`.
+class _ItemWriter(ResponseWriter):
+    """Writes a response whose first item is a `compaction`.
 
     Args:
         response: see `ResponseWriter`.
         keep: see `ResponseWriter`.
         context_size: context size of the model, in tokens.
+        keep_thought: see `ResponseWriter`.
+        seals: see `ResponseWriter`.
     """
 
-    def __init__(self, response: Response, keep: Callable[[Response], None], context_size: int) -> None:
-        super().__init__(response, keep)
+    def __init__(
+        self,
+        response: Response,
+        keep: Callable[[Response], None],
+        context_size: int,
+        keep_thought: Callable[[str, str], None] | None = None,
+        *,
+        seals: bool = False,
+    ) -> None:
+        super().__init__(response, keep, keep_thought=keep_thought, seals=seals)
+        self.summary = ""
+        """The summary, once it is complete."""
         self._context_size = context_size
         self._texts: list[str] = []
         self._item_id = f"cmp_{self._stem}"
 
-    def _follow(self, delta: Delta) -> list[Event]:
+    def _item_events(self, delta: Delta) -> list[Event]:
+        """The events of a delta of the summary; with the last one, the item ends."""
         begun = [] if self._texts else self._begun()
         self._texts.append(delta.text)
         if not delta.is_last:
             return begun
-        item = self._compaction(_checked("".join(self._texts), delta.output, self._context_size))
+        self.summary = _checked("".join(self._texts), delta.output, self._context_size)
+        item = self._compaction(self.summary)
         self._done.append(item)
-        return [*begun, self._about("done", item), *self._end(replace_fields(delta.output, finish_reason="stop"))]
+        return [*begun, self._about("done", item)]
 
     def _begun(self) -> list[Event]:
         added = self._about("added", self._compaction(""))
@@ -166,6 +191,71 @@ class SummaryWriter(ResponseWriter):
     def _about(self, what: str, item: Compaction) -> Event:
         kind = f"response.output_item.{what}"
         return OutputItemEvent(type=kind, sequence_number=self._number(), output_index=0, item=item)
+
+
+class SummaryWriter(_ItemWriter):
+    """Writes a response whose only item is a `compaction`, for a request that ends with a `compaction_trigger`."""
+
+    def _follow(self, delta: Delta) -> list[Event]:
+        events = self._item_events(delta)
+        return [*events, *self._end(replace_fields(delta.output, finish_reason="stop"))] if delta.is_last else events
+
+
+class CompactedAnswerWriter(_ItemWriter):
+    """Writes an item `compaction` and the answer after it. The usage is the sum of both generations."""
+
+    _summary_usage = Usage(0, 0, 0)
+
+    def push_summary(self, delta: Delta) -> bytes:
+        """The bytes of a delta of the summary. All of them precede the deltas of the answer, which `push` takes.
+
+        For errors see `CompactionWriter.whole`.
+        """
+        events = self._item_events(delta)
+        if delta.is_last:
+            self._num_before, self._summary_usage = len(self._done), delta.output.usage
+        return encoded(events)
+
+    def _end(self, output: Output) -> list[Event]:
+        counts = zip(astuple(self._summary_usage), astuple(output.usage), strict=True)
+        return super()._end(replace_fields(output, usage=Usage(*(first + second for first, second in counts))))
+
+
+async def summarized_first(
+    summarizing: Generation, writer: CompactedAnswerWriter, answering: Callable[[str], Awaitable[Generation]]
+) -> AsyncGenerator[bytes, None]:
+    """The bytes of a response whose conversation is compacted before the answer.
+
+    Args:
+        summarizing: the generation of the summary. It is closed before the answer begins.
+        writer: the writer of the response.
+        answering: opens the generation of the answer, from the summary.
+
+    Raises:
+        StokerError: one of the generations failed, or the model wrote no summary.
+    """
+    yield writer.begin()
+    async with summarizing:
+        parts = Parts(summarizing.reader, summarizing.tool_calls)
+        async for index, output in summarizing:
+            if events := writer.push_summary(parts.delta(index, output)):
+                yield events
+    async with aclosing(answered(await answering(writer.summary), writer)) as rest:
+        async for events in rest:
+            yield events
+
+
+async def answered(generation: Generation, writer: ResponseWriter) -> AsyncGenerator[bytes, None]:
+    """The bytes of a generation's outputs. It is closed at the end.
+
+    Raises:
+        StokerError: the generation failed.
+    """
+    async with generation:
+        parts = Parts(generation.reader, generation.tool_calls)
+        async for index, output in generation:
+            if events := writer.push(parts.delta(index, output)):
+                yield events
 
 
 def _checked(text: str, output: Output, context_size: int) -> str:

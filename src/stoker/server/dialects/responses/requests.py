@@ -54,7 +54,13 @@ _MAX_REFERENCES = 10_000
 _MAX_REFERENCED_BYTES = 64 * 2**20
 """Maximum size of the messages that a request's references name; a message counts once for each reference."""
 
-_NOT_OF_SUMMARIES = (*SamplingFields.__struct_fields__, "top_logprobs", "include", "parallel_tool_calls")
+NOT_OF_SUMMARIES = (
+    *SamplingFields.__struct_fields__,
+    "top_logprobs",
+    "include",
+    "parallel_tool_calls",
+    "context_management",
+)
 """Fields that have no effect on a summary."""
 
 FindItem: TypeAlias = Callable[[str, str], Message]
@@ -158,19 +164,37 @@ def response_request(
     return generation_request(wire, [plan.prompt], sampling, caller, config, plan=plan)
 
 
+def compact_threshold(wire: ResponsesRequest, context_size: int) -> int | None:
+    """Number of tokens of the prompt above which the conversation is compacted before the answer; None = never."""
+    if not wire.context_management:
+        return None
+    (entry,) = wire.context_management
+    return 3 * context_size // 4 if entry.compact_threshold is None else entry.compact_threshold
+
+
 def summary_fields(wire: ResponsesRequest) -> GenerationFields:
     """The fields of a request that also apply if it asks for a summary; notes the others as ignored.
 
     Errors are those of `response_request`: fields without effect are checked, too.
     """
-    _, grammar = _settings(wire)
+    _settings(wire)
     text_bias(wire)
-    for name in _NOT_OF_SUMMARIES:
+    for name in NOT_OF_SUMMARIES:
         if getattr(wire, name) is not None:
             note_ignored(name)
-    if grammar is not None:
+    note_format(wire)
+    return msgspec.structs.replace(wire, **dict.fromkeys(NOT_OF_SUMMARIES))
+
+
+def note_format(wire: ResponsesRequest | ResponsePromptRequest) -> None:
+    """Notes the format of a request for a summary as ignored, if it has one.
+
+    Raises:
+        InvalidInput: the format is malformed.
+        UnsupportedParameter: the format is not supported.
+    """
+    if _grammar(wire) is not None:
         note_ignored("text.format")
-    return msgspec.structs.replace(wire, **dict.fromkeys(_NOT_OF_SUMMARIES))
 
 
 def seals_reasoning(wire: ResponsesRequest) -> bool:
@@ -205,8 +229,14 @@ def _settings(wire: ResponsesRequest) -> tuple[SamplingParams, GrammarText | Non
     """The sampling and the grammar that a request asks for, whose fields are checked."""
     if wire.background and wire.store is False:
         raise InvalidInput("`background` needs `store`, because the response is fetched later", parameter="background")
-    sampling = sampling_params(wire, _logprobs(wire))
-    return sampling, response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
+    if wire.context_management and len(wire.context_management) > 1:
+        message = "`context_management` must have one entry; leave out the others"
+        raise InvalidInput(message, parameter="context_management")
+    return sampling_params(wire, _logprobs(wire)), _grammar(wire)
+
+
+def _grammar(wire: ResponsesRequest | ResponsePromptRequest) -> GrammarText | None:
+    return response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
 
 
 def _logprobs(wire: ResponsesRequest) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -15,13 +15,17 @@ from starlette.responses import Response as HTTPResponse
 
 from stoker.errors import InvalidInput, ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, ServedModel
-from stoker.server.answer import Asked, Parts, answer
+from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.compaction import (
+    CompactedAnswerWriter,
     CompactedResponse,
     CompactionWriter,
     SummaryWriter,
+    answered,
     compaction_request,
+    preceding_request,
+    summarized_first,
     triggered_request,
 )
 from stoker.server.dialects.responses.conversations import Conversations
@@ -31,14 +35,17 @@ from stoker.server.dialects.responses.input_types import InputItems
 from stoker.server.dialects.responses.keeping import kept_conversations, stored_responses
 from stoker.server.dialects.responses.requests import (
     asked_conversation,
+    compact_threshold,
     conversation_id_of,
     input_messages,
+    note_format,
     response_counting,
     response_request,
     seals_reasoning,
     wants_summary,
 )
 from stoker.server.dialects.responses.store import ResponseStore
+from stoker.server.dialects.responses.summaries import has_more_to_summarize, shown_summary
 from stoker.server.dialects.responses.types import (
     COMPACTION_FIELDS,
     RESPONSE_PROMPT_FIELDS,
@@ -54,6 +61,7 @@ from stoker.server.dialects.responses.types import (
 from stoker.server.dialects.responses.writer import ResponseWriter, new_response
 from stoker.server.errors import error_event, internal_error_body, json_response
 from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.observe.account import Account
 from stoker.server.observe.bug_log import log_bug
 from stoker.server.remote_files.messages import resolve_files
 from stoker.server.request.fields import GenerationFields
@@ -116,6 +124,7 @@ async def compact(call: Call[ResponsePromptRequest]) -> HTTPResponse | EventStre
     asked, caller = await _understand(call, is_input_optional=True), call.caller("resp", "_")
     runtime = asked.served.runtime
     conversation = asked_conversation(call.body, asked.messages)
+    note_format(call.body)
     fields = GenerationFields(model=call.body.model)
     generating = await call.off_loop(compaction_request, conversation, fields, runtime, caller, call.config)
     writer = CompactionWriter(caller.reply_id, int(time.time()), asked.messages, runtime.card.context_size)
@@ -146,12 +155,18 @@ async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     if asked.store.is_off:
         response = msgspec.structs.replace(response, store=False)
     keep = partial(_converse if wire.background else _keep, asked)  # a background job's response is stored by the store
+    context_size = asked.served.runtime.card.context_size
     if wants_summary(wire):
-        writer = SummaryWriter(response, keep, asked.served.runtime.card.context_size)
+        writer = SummaryWriter(response, keep, context_size)
+    elif await _is_over_threshold(call, asked):
+        keep = partial(_count, caller.account, keep)
+        writer = CompactedAnswerWriter(response, keep, context_size, keep_thought, seals=seals)
+        return await _compact_first(call, asked, caller, writer)
     else:
         writer = ResponseWriter(response, keep, keep_thought=keep_thought, seals=seals)
     if wire.background:
-        return await _begin(call, generating, writer, asked)
+        generation = await call.wait(Generation.open(asked.served, generating))
+        return _begin(call, _begun(generation, writer), writer, asked)
     asking = Asked(call.request, call.config, asked.served, generating)
     return await answer(asking, lambda _: writer, is_stream=bool(wire.stream))
 
@@ -260,14 +275,64 @@ def _earlier(store: ResponseStore, owner: str, response_id: str | None) -> tuple
         raise ResponseNotFound(error.message, response_id=response_id, parameter="previous_response_id") from error
 
 
-async def _begin(
-    call: Call[ResponsesRequest], generating: GenerationRequest, writer: ResponseWriter, asked: _Asked
+async def _is_over_threshold(call: Call[ResponsesRequest], asked: _Asked) -> bool:
+    """Whether the conversation is to be compacted before the answer, as `context_management` says."""
+    runtime = asked.served.runtime
+    threshold = compact_threshold(call.body, runtime.card.context_size)
+    if threshold is None or not has_more_to_summarize(asked.messages):
+        return False
+    question = await call.off_loop(response_counting, call.body, asked.messages, runtime, call.thoughts)
+    return (await call.wait(runtime.ask(question))).num_entries > threshold
+
+
+async def _compact_first(
+    call: Call[ResponsesRequest], asked: _Asked, caller: Caller, writer: CompactedAnswerWriter
+) -> HTTPResponse | EventStream:
+    """Answers after a summary of the conversation. A refusal of the summary is raised before a response begins."""
+    wire, served, config = call.body, asked.served, call.config
+
+    async def answering(summary: str) -> Generation:
+        messages = (*asked.messages, shown_summary(summary))
+        generating = await call.off_loop(response_request, wire, messages, served.runtime, caller, config)
+        return await Generation.open(served, generating)
+
+    summarizing = await call.off_loop(preceding_request, wire, asked.messages, served.runtime, caller, config)
+    first = await call.wait(Generation.open(served, summarizing))
+    events = summarized_first(first, writer, answering)
+    if wire.background:
+        return _begin(call, events, writer, asked)
+    if wire.stream:
+        return EventStream(_until_error(events, writer), first.close, config)
+    async with first:
+        await call.wait(_write(events, lambda batch: None))
+    return json_response(writer.snapshot())
+
+
+async def _until_error(events: AsyncGenerator[bytes, None], writer: ResponseWriter) -> AsyncGenerator[bytes, None]:
+    """The events of a response; an error becomes the last one."""
+    try:
+        async with aclosing(events):
+            async for batch in events:
+                yield batch
+    except StokerError as error:
+        _log.warning("a response ended with %s", error.code)
+        yield writer.fail(error)
+
+
+async def _begun(generation: Generation, writer: ResponseWriter) -> AsyncGenerator[bytes, None]:
+    yield writer.begin()
+    async with aclosing(answered(generation, writer)) as events:
+        async for batch in events:
+            yield batch
+
+
+def _begin(
+    call: Call[ResponsesRequest], events: AsyncGenerator[bytes, None], writer: ResponseWriter, asked: _Asked
 ) -> HTTPResponse | EventStream:
     """Starts to answer in the background, and replies at once or with a stream; the client may return later."""
-    generation = await call.wait(Generation.open(asked.served, generating))
     log = EventLog() if call.body.stream else None
-    work = _collect(generation, writer, call.share_lease(), log)
-    asked.store.start(asked.owner, generating.reply_id, writer.snapshot, work, asked.messages, log)
+    work = _collect(_until_error(events, writer), writer, call.share_lease(), log)
+    asked.store.start(asked.owner, writer.snapshot().id, writer.snapshot, work, asked.messages, log)
     return json_response(writer.snapshot()) if log is None else _stream_of(call, log)
 
 
@@ -297,6 +362,14 @@ def _number_after(query: Mapping[str, str]) -> int:
     return int(after) + 1
 
 
+def _count(account: Account, keep: Callable[[Response], None], response: Response) -> None:
+    """Counts the tokens of a response with a summary, which takes two generations, and keeps the response."""
+    if response.usage is not None:
+        account.prompt_tokens, account.completion_tokens = response.usage.input_tokens, response.usage.output_tokens
+        account.cached_tokens = response.usage.input_tokens_details.cached_tokens
+    keep(response)
+
+
 def _keep(asked: _Asked, response: Response) -> None:
     if response.store:
         asked.store.put(asked.owner, response, asked.messages)
@@ -308,26 +381,22 @@ def _converse(asked: _Asked, response: Response) -> None:
         asked.conversations.answered(asked.owner, asked.conversation_id, asked.added, response)
 
 
-async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease, log: EventLog | None) -> Response:
-    """Runs the generation to its end, and returns the response, completed or failed."""
+async def _collect(
+    events: AsyncGenerator[bytes, None], writer: ResponseWriter, lease: Lease, log: EventLog | None
+) -> Response:
+    """Takes all events of a response, and returns the response, completed or failed."""
     tell: Callable[[bytes], None] = (lambda events: None) if log is None else log.add
     with closing(lease):
         try:
-            await _write(generation, writer, tell)
+            await _write(events, tell)
         except Exception as fault:  # noqa: BLE001  # no HTTP request waits for the response, so no other border sees it
-            log_bug(_log, f"the response {generation.reply_id} in the background", fault)
+            log_bug(_log, f"the response {writer.snapshot().id} in the background", fault)
             tell(writer.break_off(StokerError(internal_error_body().error.message)))
     return writer.snapshot()
 
 
-async def _write(generation: Generation, writer: ResponseWriter, tell: Callable[[bytes], None]) -> None:
-    """Calls `tell` with the events of the generation."""
-    async with generation:
-        tell(writer.begin())
-        parts = Parts(generation.reader, generation.tool_calls)
-        try:
-            async for index, output in generation:
-                tell(writer.push(parts.delta(index, output)))
-        except StokerError as error:
-            _log.warning("a response in the background ended with %s", error.code)
-            tell(writer.fail(error))
+async def _write(events: AsyncGenerator[bytes, None], tell: Callable[[bytes], None]) -> None:
+    """Calls `tell` with the events of a response."""
+    async with aclosing(events):
+        async for batch in events:
+            tell(batch)

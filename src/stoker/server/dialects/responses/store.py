@@ -63,7 +63,7 @@ class Stored:
     @property
     def conversation(self) -> tuple[Message, ...]:
         """The conversation that the next turn continues, with the response's answer."""
-        return (*self.messages, answer_of(self.response.output))
+        return (*self.messages, *_messages_of(self.response.output))
 
     def find(self, item_id: str) -> Message | None:
         """The message of an item, see `input_parts`; None if there is none.
@@ -89,6 +89,13 @@ class Stored:
     def size_bytes(self) -> int:
         """Approximate size in memory. Messages that are shared with earlier turns count again."""
         return bytes_of(self.conversation) + (self.log.size_bytes if self.log is not None else 0)
+
+
+def _messages_of(output: Sequence[OutputItem]) -> tuple[Message, ...]:
+    """The messages of a response's output: a summary if it begins with one, and the answer."""
+    if output and isinstance(output[0], Compaction):
+        return (answer_of(output[:1]), *(_messages_of(output[1:]) if output[1:] else ()))
+    return (answer_of(output),)
 
 
 def answer_of(items: Sequence[OutputItem]) -> Message:

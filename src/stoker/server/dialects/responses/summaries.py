@@ -45,6 +45,11 @@ def summary_of(message: Message) -> str | None:
     return summary if isinstance(summary, str) else None
 
 
+def has_more_to_summarize(messages: Sequence[Message]) -> bool:
+    """Whether a summary would replace answers or results of tools."""
+    return any(each.role in _SUMMARIZED for each in since_summary(messages))
+
+
 def since_summary(messages: Sequence[Message]) -> Sequence[Message]:
     """The messages without those that the last summary replaces: earlier summaries, answers and results of tools."""
     last = max((index for index, message in enumerate(messages) if summary_of(message) is not None), default=0)

@@ -5,10 +5,10 @@ In requests `None` means "not given". The tables at the end honor, refuse or ign
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from stoker.server.dialects.responses.client_tool_types import ClientCall
 from stoker.server.dialects.responses.reasoning_types import Compaction, OutputReasoning, SummaryText
@@ -38,6 +38,15 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     format: dict[str, Any] | None = None
     """`{"type": "json_schema", "schema": …}`, `{"type": "json_object"}` or `{"type": "text"}`."""
+
+
+class ContextManagement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When the server compacts the conversation before it answers."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Meta(ge=1)] | None = None
+    """Number of tokens of the prompt above which the conversation is compacted; by default three quarters of the
+    context."""
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
@@ -73,6 +82,8 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     """`auto`, `required`, `none`, one tool, or `allowed_tools`."""
     parallel_tool_calls: bool | None = None
     """False: a response has at most one call."""
+    context_management: list[ContextManagement] | None = None
+    """A list of one entry: a conversation that is too long is compacted before the answer."""
 
 
 class ResponsePromptRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -399,9 +410,6 @@ _OWN: FieldTable = {
     "max_tool_calls": Ignored("it counts calls of built-in tools, of which there are none"),
     "prompt": Refused("there are no stored prompt templates"),
     "truncation": Ignored("prompts that are too long are refused, never truncated"),
-    "context_management": Ignored(
-        "a conversation is summarized only by `/v1/responses/compact` and `compaction_trigger`"
-    ),
     "logprobs": Refused('ask for them with `include: ["message.output_text.logprobs"]`', (False,)),
     "background_options": Ignored("background requests start as soon as there is room"),
     "image": Ignored("images are refused"),

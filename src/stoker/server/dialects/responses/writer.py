@@ -160,6 +160,8 @@ class ResponseWriter(Writer):
         self._client_tools = {name: kind for kind, name in names.items()}
         self._open: _Open | CallStream | None = None
         self._done: list[OutputItem] = []
+        self._num_before = 0
+        """Number of items that precede the answer."""
         self._num_events = 0
         self._logprobs = TextLogprobs()
 
@@ -174,10 +176,10 @@ class ResponseWriter(Writer):
         if self._response.status == "queued":
             events.append(self._response_event("response.queued"))
         self._response = _replace(self._response, status="in_progress")
-        return _encoded([*events, self._response_event("response.in_progress")])
+        return encoded([*events, self._response_event("response.in_progress")])
 
     def push(self, delta: Delta) -> bytes:
-        events = _encoded(self._follow(delta))
+        events = encoded(self._follow(delta))
         if delta.is_last:
             self.settle()
         return events
@@ -185,7 +187,7 @@ class ResponseWriter(Writer):
     def fail(self, error: StokerError, scope: Scope | None = None) -> bytes:
         failure = ResponseError(error.code, error.message)
         self._response = _replace(self._response, status="failed", error=failure, output=self._output("incomplete"))
-        return _encoded([self._response_event("response.failed")])
+        return encoded([self._response_event("response.failed")])
 
     def break_off(self, error: StokerError) -> bytes:
         """Like `fail`, after a bug: without the item that was being written, because the bug may be in this item."""
@@ -207,7 +209,7 @@ class ResponseWriter(Writer):
         for part in delta.parts:
             self._calls.push(part)
             events += self._part(part)
-        is_begun = bool(self._done or self._open)
+        is_begun = len(self._done) > self._num_before or self._open is not None
         if is_begun and not (self._open and self._open.kind is OutputMessage):
             self._logprobs.rest()
         return [*events, *self._end(delta.output)] if delta.is_last else events
@@ -335,7 +337,7 @@ class ResponseWriter(Writer):
         positions = self._logprobs.rest()
         late = self._content("", positions) if positions else []
         closing = [*late, *self._end_item(status)]
-        if not self._done:
+        if len(self._done) == self._num_before:
             closing += [*self._begin_item(OutputMessage, f"msg_{self._stem}"), *self._end_item(status)]
         self._response = _replace(
             self._response,
@@ -384,7 +386,7 @@ class ResponseWriter(Writer):
         return self._num_events - 1
 
 
-def _encoded(events: Iterable[Event]) -> bytes:
+def encoded(events: Iterable[Event]) -> bytes:
     """Events as the bytes of server-sent events."""
     return b"".join(b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event)) for event in events)
 
