@@ -336,8 +336,7 @@ class Residency:
                 await asyncio.wait([self._take_out(entry, old, "replaced", drain_s=0.0)])
             instance = await self._bring(entry, spec)
         except Exception as fault:  # noqa: BLE001  # whatever it is, the old model goes on
-            error = fault if isinstance(fault, StokerError) else _unknown(entry, fault)
-            entry.reload_error = error
+            entry.reload_error = error = fault if isinstance(fault, StokerError) else _unknown(entry, fault)
             if entry.instance is None:
                 entry.order()
             self._tell(entry, "loaded", reason="failed", message=error.message)
@@ -390,7 +389,6 @@ class Residency:
 
 
 def _unknown(entry: ModelEntry, fault: BaseException) -> StokerError:
-    """The error for a fault that is no `StokerError`, which is logged."""
     logger.error("what was done to the model %s failed", entry.model_id, exc_info=fault)
     return StokerError(f"the model `{entry.model_id}` cannot be loaded: {type(fault).__name__}")
 
