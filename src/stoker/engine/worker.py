@@ -185,6 +185,7 @@ class EngineWorker:
                 self._push(Abort(request_id))
             elif request_id in self._unqueued:
                 del self._unqueued[request_id], self._live[request_id]
+                self._left.discard(request_id)
             elif request_id in self._live:
                 self._left.add(request_id)
 

@@ -269,6 +269,7 @@ class Registry:
         idle = {n: entry for n, entry in idle.items() if entry.spec is self._discovered[n] and entry.job is None}
         for model_id in idle.keys() - found.keys():
             if idle[model_id].instance is None:
+                idle[model_id].end_waiting(ModelNotLoaded(f"the file of the model `{model_id}` was removed"))
                 del self._entries[model_id]
                 del self._discovered[model_id]
                 self.events.publish(ModelEvent(model=model_id, state="removed"))

@@ -335,8 +335,8 @@ class Residency:
                 entry.is_loading = True
                 await asyncio.wait([self._take_out(entry, old, "replaced", drain_s=0.0)])
             instance = await self._bring(entry, spec)
-        except StokerError as error:
-            entry.reload_error = error
+        except Exception as fault:  # noqa: BLE001  # whatever it is, the old model goes on
+            entry.reload_error = error = fault if isinstance(fault, StokerError) else _unknown(entry, fault)
             if entry.instance is None:
                 entry.order()
             self._tell(entry, "loaded", reason="failed", message=error.message)
@@ -376,8 +376,7 @@ class Residency:
         if entry.job is task:
             self._end_job(entry)
         if not task.cancelled() and (fault := task.exception()) is not None:
-            logger.error("what was done to the model %s failed", entry.model_id, exc_info=fault)
-            self._fail(entry, StokerError(f"the model `{entry.model_id}` cannot be loaded: {type(fault).__name__}"))
+            self._fail(entry, _unknown(entry, fault))
         self.wake()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
@@ -387,6 +386,11 @@ class Residency:
         logger.error("models can no longer be loaded or unloaded", exc_info=fault)
         for entry in self._entries():
             entry.end_waiting(ModelNotLoaded("models can no longer be loaded or unloaded; restart the server"))
+
+
+def _unknown(entry: ModelEntry, fault: BaseException) -> StokerError:
+    logger.error("what was done to the model %s failed", entry.model_id, exc_info=fault)
+    return StokerError(f"the model `{entry.model_id}` cannot be loaded: {type(fault).__name__}")
 
 
 def _least(needs: MemoryNeeds | None) -> int:

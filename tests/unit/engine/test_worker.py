@@ -181,6 +181,19 @@ def test_id_aborted_after_it_was_tokenized_is_free_again_at_once():
         sink.wait_for_end("a")
 
 
+def test_id_aborted_twice_before_it_was_queued_is_free_again():
+    sink = Sink()
+    with running(sink, reply_with("x")) as worker:
+        worker.reserve("a")
+        worker.abort("a")  # while it is tokenized
+        stream = worker.admit(submit("a"))
+        worker.abort("a")
+        with pytest.raises(Cancelled):
+            worker.enqueue(stream)
+        worker.submit(submit("a"))
+        sink.wait_for_end("a")
+
+
 def test_next_request_of_an_id_hears_nothing_of_the_aborted_one():
     sink, gate = Sink(), Gate()
     with running(sink, reply_with("x"), before_forward=gate) as worker:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotFound, ModelNotLoaded
-from tests.unit.runtime.fake_models import FakeModel, live, running, settled
+from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotFound, ModelNotLoaded, StokerError
+from tests.unit.runtime.fake_models import FakeModel, LoadedModel, live, running, settled
 from tests.waiting import until
 
 
@@ -211,3 +211,25 @@ async def test_model_that_is_being_loaded_is_not_made_another_one_under_way():
         a.gate.set()
         await machine.use("a")
         assert (len(a.made), len(b.made)) == (1, 0)
+
+
+@live
+@pytest.mark.parametrize("size", [40, 60])
+async def test_reload_that_fails_for_an_unknown_reason_fails_and_the_old_model_answers(
+    size: int, monkeypatch: pytest.MonkeyPatch
+):
+    model = FakeModel("a", size)
+    async with running(model, memory=100) as machine:
+        await machine.use("a")
+        begin_with = LoadedModel.start
+
+        async def break_once(_runtime: LoadedModel) -> None:
+            monkeypatch.setattr(LoadedModel, "start", begin_with)
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(LoadedModel, "start", break_once)
+        with pytest.raises(StokerError, match="RuntimeError"):
+            await machine.registry.load("a", is_reload=True, waits=True)
+        await machine.use("a")
+        status = machine.registry.find("a")
+        assert (status.state, model.num_loaded) == ("loaded", 1)

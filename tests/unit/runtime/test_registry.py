@@ -582,3 +582,18 @@ async def test_one_of_many_waiting_models_that_fits_does_not_wait_for_those_that
         machine.advance(1)
         (await waiting).close()
         assert machine.states() == {"big": "unloaded", "huge": "loaded", "small": "loaded"}
+
+
+@live
+async def test_request_that_waits_for_a_model_whose_file_goes_is_told_so():
+    a, b = FakeModel("a", 60), FakeModel("b", 60)
+    folder = [a.spec(), b.spec()]
+    async with running(discover=lambda: folder, memory=100) as machine:
+        machine.models = [a, b]
+        busy = await machine.registry.lease("a")
+        waiting = await machine.queued("b")
+        del folder[1]
+        await machine.registry.refresh()
+        with pytest.raises(ModelNotLoaded, match="removed"):
+            await waiting
+        busy.close()
