@@ -42,7 +42,7 @@ Model = Annotated[
         metavar="MODEL",
         show_default=False,
         autocompletion=model_names,
-        help="Name from `stoker models --all`, path of a .gguf file or an ONNX folder, or ORG/REPO[:FILE] on the hub.",
+        help="Name from `stoker models --all`, path of a .gguf file or a model folder, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
 Models = Annotated[
