@@ -188,6 +188,11 @@ RESPONSES = EndpointProbes(
         "metadata": Probe({"a": "b"}, lambda x: reply(x)["metadata"] == {"a": "b"}),
         "include": Probe(["message.output_text.logprobs"], sampled("logprobs", 0)),
         "top_logprobs": Probe(2, sampled("logprobs", 2)),
+        "context_management": Probe(
+            [{"type": "compaction", "compact_threshold": 1}],
+            lambda x: reply(x)["output"][0]["type"] == "compaction",
+            {"input": [ITEM, {"role": "assistant", "content": "ho"}, ITEM]},
+        ),
     },
 )
 
