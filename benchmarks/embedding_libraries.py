@@ -1,7 +1,7 @@
 """Stoker beside the libraries that embed with the same encoder: PyTorch's and ONNX Runtime's, in turn, in this process.
 
     pip install torch transformers onnxscript
-    python benchmarks/embedding_libraries.py all-MiniLM-L6-v2.gguf
+    python -m benchmarks.embedding_libraries all-MiniLM-L6-v2.gguf
 
 sentence-transformers runs PyTorch's model and fastembed ONNX Runtime's graph. Both get the weights of the GGUF file in
 float32 and token ids, so their tokenizers take no time; so does Stoker. The embeddings of all three are compared first.
@@ -24,29 +24,13 @@ from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
 
 from stoker import LLM
+from tests.bert_models import gguf_name
 
 _CASES = ((1, 128), (64, 128), (1, 512), (64, 512))
 """Numbers of texts in a call, and of tokens in a text."""
 _THREADS = 2
 _FIRST_ID, _LAST_ID = 2000, 20_000
 """Of ordinary tokens."""
-_NAMES = {
-    "attention.self.query": "attn_q",
-    "attention.self.key": "attn_k",
-    "attention.self.value": "attn_v",
-    "attention.output.dense": "attn_output",
-    "attention.output.LayerNorm": "attn_output_norm",
-    "intermediate.dense": "ffn_up",
-    "output.dense": "ffn_down",
-    "output.LayerNorm": "layer_output_norm",
-}
-_EMBEDDINGS = {
-    "embeddings.word_embeddings.weight": "token_embd.weight",
-    "embeddings.position_embeddings.weight": "position_embd.weight",
-    "embeddings.token_type_embeddings.weight": "token_types.weight",
-    "embeddings.LayerNorm.weight": "token_embd_norm.weight",
-    "embeddings.LayerNorm.bias": "token_embd_norm.bias",
-}
 
 Embed = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 """Embeds texts of equal length, as rows of token ids."""
@@ -64,12 +48,11 @@ def bert_of(path: Path) -> Any:
         assert field is not None, f"{path} is not a BERT"
         return int(field.contents())
 
-    num_layers = number("block_count")
     model = transformers.BertModel(
         transformers.BertConfig(
             vocab_size=len(found["token_embd.weight"]),
             hidden_size=number("embedding_length"),
-            num_hidden_layers=num_layers,
+            num_hidden_layers=number("block_count"),
             num_attention_heads=number("attention.head_count"),
             intermediate_size=number("feed_forward_length"),
             max_position_embeddings=len(found["position_embd.weight"]),
@@ -77,12 +60,8 @@ def bert_of(path: Path) -> Any:
         ),
         add_pooling_layer=False,
     )
-    names = dict(_EMBEDDINGS)
-    for layer in range(num_layers):
-        for theirs, ours in _NAMES.items():
-            for part in ("weight", "bias"):
-                names[f"encoder.layer.{layer}.{theirs}.{part}"] = f"blk.{layer}.{ours}.{part}"
-    state = {theirs: torch.tensor(np.array(found[ours], dtype=np.float32)) for theirs, ours in names.items()}
+    names = {name: gguf_name(name) for name in model.state_dict()}
+    state = {theirs: torch.tensor(np.array(found[ours], dtype=np.float32)) for theirs, ours in names.items() if ours}
     model.load_state_dict(state, strict=True)
 
     class Pooled(torch.nn.Module):

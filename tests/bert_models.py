@@ -110,7 +110,7 @@ def write_bert(path: Path, bert: Bert, pooling: PoolingType) -> Path:
     writer.add_pooling_type(pooling)
     _write_vocabulary(writer, bert.vocabulary)
     for name, values in bert.weights.items():
-        own_name = _own_name(name)
+        own_name = gguf_name(name)
         if own_name is not None:
             writer.add_tensor(own_name, values.astype(np.float32))
     writer.write_header_to_file()
@@ -120,7 +120,8 @@ def write_bert(path: Path, bert: Bert, pooling: PoolingType) -> Path:
     return path
 
 
-def _own_name(name: str) -> str | None:
+def gguf_name(name: str) -> str | None:
+    """The name of a weight in a GGUF file, from that in the `transformers` package; None = it is not in the file."""
     fixed = {
         "embeddings.word_embeddings.weight": "token_embd.weight",
         "embeddings.position_embeddings.weight": "position_embd.weight",

@@ -16,7 +16,7 @@ from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import InvalidInput
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response
-from stoker.server.fields import FieldTable, Ignored, Refused, decode_request, honoured
+from stoker.server.fields import FieldTable, Ignored, Refused, decode_request, honoured, required
 from stoker.server.request.fields import Int
 
 router = Router(api="native")
@@ -143,7 +143,7 @@ async def delete(call: Call[None]) -> Response:
     is_admin=True,
 )
 async def load_by_name(call: Call[LoadByNameRequest]) -> Response:
-    name, path = _given(call.body.lora_name, "lora_name"), _given(call.body.lora_path, "lora_path")
+    name, path = required(call.body.lora_name, "lora_name"), required(call.body.lora_path, "lora_path")
     return await _change(call, call.body.model, ChangeAdapters(load=_adapter(name, path)))
 
 
@@ -157,7 +157,7 @@ async def load_by_name(call: Call[LoadByNameRequest]) -> Response:
     is_admin=True,
 )
 async def unload_by_name(call: Call[UnloadByNameRequest]) -> Response:
-    name = _given(call.body.lora_name, "lora_name")
+    name = required(call.body.lora_name, "lora_name")
     return await _change(call, call.body.model, ChangeAdapters(unload=name))
 
 
@@ -180,17 +180,6 @@ def _load_request(wire: LoadAdapterRequest) -> AdapterSpec:
 def _adapter(name: str, path: str, scale: float = 0.0) -> AdapterSpec:
     """The adapter in a file. The server's `~` may begin the path, as on the command line."""
     return AdapterSpec(name=name, path=os.path.expanduser(path), scale=scale)
-
-
-def _given(value: str | None, name: str) -> str:
-    """A required field.
-
-    Raises:
-        InvalidInput: the field is missing or empty.
-    """
-    if not value:
-        raise InvalidInput(f"`{name}` is missing", parameter=name)
-    return value
 
 
 def _scales_request(body: bytes) -> dict[int, float]:

@@ -157,6 +157,17 @@ def page_limit(query: Mapping[str, str], usual: int, most: int) -> int:
     return int(limit)
 
 
+def required(value: str | None, name: str) -> str:
+    """The value of a required field.
+
+    Raises:
+        InvalidInput: the field is missing or empty.
+    """
+    if not value:
+        raise InvalidInput(f"`{name}` is missing", parameter=name)
+    return value
+
+
 def _passing(values: Mapping[str, Any], table: FieldTable, where: str) -> dict[str, Any]:
     return {name: _whole(value) for name, value in values.items() if _passes(table, name, value, where)}
 

@@ -175,7 +175,7 @@ def test_so_is_one_with_a_url_in_every_api(kind: str):
     part = {"type": f"{kind}_url", f"{kind}_url": {"url": "https://example.com/file"}}
     blocks = [{"type": "image", "source": {"type": "url", "url": "https://example.com/file"}}]
     item = [{"role": "user", "content": [{"type": "input_image", "image_url": "https://example.com/file"}]}]
-    asked: list[tuple[str, Any]] = [(CHAT, chat(part))]
+    asked: list[tuple[str, Any]] = [(CHAT, chat(part)), ("/apply-template", {"messages": chat(part)["messages"]})]
     if kind == "image":
         asked += [
             ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": blocks}]}),

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded
+from stoker.errors import ModelNotFound, ModelNotLoaded
 from stoker.models.naming import own_name
 from stoker.models.store import resolve
 from stoker.runtime.registry import ModelStatus, Registry
@@ -15,6 +15,7 @@ from stoker.server.api import Call, Router
 from stoker.server.dialects.anthropic import writer as anthropic_reply
 from stoker.server.error_shapes import is_anthropic
 from stoker.server.errors import json_response
+from stoker.server.fields import required
 from stoker.server.models.downloads import Downloads
 from stoker.server.models.entries import adapter_entries, download_entry, model_entry, news_event
 from stoker.server.models.local_models import LocalModels, look_again
@@ -86,7 +87,7 @@ async def get_model(call: Call[None]) -> Response:
     is_admin=True,
 )
 async def download(call: Call[DownloadRequest]) -> Response:
-    await call.wait(_downloads(call).begin(_required(call.body.model)))
+    await call.wait(_downloads(call).begin(required(call.body.model, "model")))
     return json_response(ModelsDone())
 
 
@@ -99,7 +100,7 @@ async def download(call: Call[DownloadRequest]) -> Response:
     is_admin=True,
 )
 async def delete(call: Call[None]) -> Response:
-    name = _required(call.query.get("model"))
+    name = required(call.query.get("model"), "model")
     if not await _downloads(call).cancel(name):
         await call.off_loop(LocalModels(call.registry).delete, own_name(name))
         await look_again(call.registry, own_name(name))
@@ -119,7 +120,7 @@ async def delete(call: Call[None]) -> Response:
 async def load(call: Call[LoadRequest]) -> Response:
     wire = call.body
     loading = call.registry.load(
-        _required(wire.model), source=wire.source or None, is_reload=bool(wire.reload), waits=bool(wire.wait)
+        required(wire.model, "model"), source=wire.source or None, is_reload=bool(wire.reload), waits=bool(wire.wait)
     )
     await call.wait(loading)
     return json_response(ModelsDone())
@@ -136,7 +137,7 @@ async def load(call: Call[LoadRequest]) -> Response:
     is_admin=True,
 )
 async def unload(call: Call[UnloadRequest]) -> Response:
-    name = _required(call.body.model)
+    name = required(call.body.model, "model")
     if not await _downloads(call).cancel(name):
         await call.wait(call.registry.unload(name, waits=bool(call.body.wait)))
     return json_response(ModelsDone())
@@ -182,9 +183,3 @@ async def _news(registry: Registry) -> AsyncGenerator[bytes, None]:
 def _downloads(call: Call[Any]) -> Downloads:
     server = call.server
     return server.part(Downloads, lambda: Downloads(server.part(Pulls, lambda: Pulls(resolve)), server.registry))
-
-
-def _required(model: str | None) -> str:
-    if not model:
-        raise InvalidInput("`model` is missing", parameter="model")
-    return model

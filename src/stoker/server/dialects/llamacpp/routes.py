@@ -160,7 +160,7 @@ async def tokenizer_info(call: Call[None]) -> Response:
 )
 async def apply_template(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
-    await resolve_files(call, runtime.card.media, call.body.messages, "messages")
+    await resolve_files(call, runtime.card.media, call.body.messages, "messages", runtime.card.media_refusal)
     return json_response(TemplateReply(await call.off_loop(chat_prompt, call.body, runtime, call.thoughts)))
 
 

@@ -53,6 +53,7 @@ from stoker.server.dialects.ollama.types import (
 )
 from stoker.server.error_types import OllamaError
 from stoker.server.errors import error_event, json_response
+from stoker.server.fields import required
 from stoker.server.models.local_models import LocalModel, LocalModels, look_again, pullable
 from stoker.server.models.pulls import Pulls, PullState, first_news
 from stoker.server.transport.sse import NDJSON, EventStream
@@ -174,10 +175,7 @@ async def delete(call: Call[NameRequest]) -> Response:
 )
 async def copy(call: Call[CopyRequest]) -> Response:
     wire = call.body
-    for name in ("source", "destination"):
-        if not getattr(wire, name):
-            raise InvalidInput(f"`{name}` is missing", parameter=name)
-    names = own_name(wire.source or ""), own_name(wire.destination or "")
+    names = own_name(required(wire.source, "source")), own_name(required(wire.destination, "destination"))
     await call.off_loop(LocalModels(call.registry).copy, *names)
     return Response()
 

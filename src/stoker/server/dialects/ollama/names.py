@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stoker.errors import InvalidInput
 from stoker.models.catalog import HUB_PREFIX
 from stoker.models.naming import HUB_WORDS, LATEST, own_name
 from stoker.server.dialects.ollama.types import NameRequest
+from stoker.server.fields import required
 
 __all__ = ["name_with", "ollama_name", "own_name", "required_name"]
 
@@ -35,7 +35,4 @@ def required_name(wire: NameRequest) -> str:
     Raises:
         InvalidInput: the request names no model.
     """
-    name = wire.model or wire.name
-    if not name:
-        raise InvalidInput("`model` is missing", parameter="model")
-    return own_name(name)
+    return own_name(required(wire.model or wire.name, "model"))
